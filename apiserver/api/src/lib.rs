@@ -1,0 +1,15 @@
+//! The words that every part of fairgate shares: names and paths of logical clusters, what a request
+//! asks for, who asks, and how a refusal looks on the wire. No I/O, no async, no policy.
+
+pub mod cluster;
+pub mod request_info;
+pub mod status;
+pub mod url;
+pub mod user;
+
+pub use self::{
+    cluster::{ClusterName, ClusterNameError},
+    request_info::{RequestInfo, Verb},
+    status::{Reason, Status},
+    user::UserInfo,
+};

@@ -1,0 +1,1 @@
+//! The cache server: shared objects of all shards in one place.

@@ -1,0 +1,1 @@
+//! Controllers of the bundled API server, over all logical clusters at once.

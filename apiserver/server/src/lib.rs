@@ -1,0 +1,1 @@
+//! HTTP handlers, discovery, registries and watches of the bundled API server.

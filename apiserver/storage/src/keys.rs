@@ -1,0 +1,1 @@
+//! Storage keys (kcp.md 1.5).

@@ -1,0 +1,185 @@
+//! The trait and its types.
+
+use std::{future::Future, pin::Pin, sync::Arc};
+
+use bytes::Bytes;
+
+/// A storage key: `/`-separated text, ordered bytewise.
+pub type Key = Arc<str>;
+/// An opaque value.
+pub type Value = Bytes;
+/// What the methods of [`Store`] return.
+pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// One stored object as it is at some revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyValue {
+    /// Its key.
+    pub key: Key,
+    /// Its bytes.
+    pub value: Value,
+    /// Revision of its creation.
+    pub create_revision: u64,
+    /// Revision of its last change: the object's `resourceVersion`.
+    pub mod_revision: u64,
+}
+
+/// What must hold for a [`Txn`] to be carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// The key does not exist.
+    Absent,
+    /// The key's last change was at this revision.
+    ModRevision(u64),
+}
+
+/// One compare-and-set on one key. Exactly the shapes that etcd and kine both implement.
+#[derive(Clone, Debug)]
+pub struct Txn {
+    /// The key.
+    pub key: Key,
+    /// The precondition.
+    pub condition: Condition,
+    /// The new value; `None` deletes.
+    pub value: Option<Value>,
+    /// The store deletes the key by itself about this long after the write (for Events); `None` keeps it.
+    pub ttl: Option<std::time::Duration>,
+}
+
+/// How a [`Txn`] ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TxnOutcome {
+    /// Carried out and durable; the revision is that of the change.
+    Done {
+        /// The change's revision.
+        revision: u64,
+    },
+    /// The condition did not hold; nothing was written. The present state of the key.
+    Conflict(Option<KeyValue>),
+}
+
+/// A read of an interval of keys.
+#[derive(Clone, Debug)]
+pub struct Range {
+    /// Only keys that begin with this text.
+    pub prefix: String,
+    /// Only keys that are greater than this one (a page's last key).
+    pub after: Option<String>,
+    /// At most so many; 0 = no limit.
+    pub limit: usize,
+    /// As of this revision; `None` = now.
+    pub revision: Option<u64>,
+}
+
+/// Answer to a [`Range`].
+#[derive(Clone, Debug)]
+pub struct RangeResult {
+    /// In key order.
+    pub items: Vec<KeyValue>,
+    /// Keys of the interval behind the last item, exactly.
+    pub remaining: u64,
+    /// The revision at which the answer is true.
+    pub revision: u64,
+}
+
+/// One change, or a sign of progress.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Created (`prev` is `None`) or changed.
+    Put {
+        /// The new state.
+        kv: KeyValue,
+        /// The state before.
+        prev: Option<KeyValue>,
+    },
+    /// Deleted.
+    Delete {
+        /// The state before.
+        prev: KeyValue,
+        /// The revision of the deletion.
+        revision: u64,
+    },
+    /// Everything up to and including this revision has been delivered.
+    Progress(u64),
+}
+
+/// Events in the order of revisions, each exactly once. Ends with an error: `Compacted`, `SlowConsumer`
+/// (the watcher's bounded buffer was full) or `Closed`.
+pub type WatchStream = Pin<Box<dyn futures_util::Stream<Item = Result<Event, StoreError>> + Send>>;
+
+/// Why the store could not do what was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The revision is older than the oldest kept one.
+    #[error("revision {requested} is compacted; the oldest kept is {oldest}")]
+    Compacted {
+        /// What was asked.
+        requested: u64,
+        /// The oldest revision that can still be read or watched from.
+        oldest: u64,
+    },
+    /// The revision is in the future.
+    #[error("revision {requested} is in the future; the current one is {current}")]
+    Future {
+        /// What was asked.
+        requested: u64,
+        /// The present revision.
+        current: u64,
+    },
+    /// The value is larger than the store takes.
+    #[error("the value has {bytes} bytes; the limit is {limit}")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// A write or sync failed earlier; what the disk holds is unknown, so writes are refused until a restart.
+    #[error("the store refuses writes since a commit failed: {0}")]
+    Poisoned(Arc<str>),
+    /// The watcher did not read fast enough.
+    #[error("the watcher is too slow")]
+    SlowConsumer,
+    /// The store is shutting down.
+    #[error("the store is closed")]
+    Closed,
+    /// Anything else.
+    #[error("{0}")]
+    Other(Arc<str>),
+}
+
+/// A store with etcd v3 semantics. Two implementations: the embedded engine and (later) etcd.
+///
+/// # Cancel safety
+/// A dropped `txn` future may or may not have been carried out; it is never half done.
+pub trait Store: Send + Sync + 'static {
+    /// The latest revision whose changes are visible to reads. Starts at 1 in an empty store.
+    fn revision(&self) -> u64;
+    /// Reads one key as it is now.
+    fn get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<KeyValue>>;
+    /// Reads keys in order.
+    fn range(&self, range: Range) -> StoreFuture<'_, RangeResult>;
+    /// Exact number of keys below a prefix that ends in `/`, in O(1).
+    fn count(&self, prefix: &str) -> u64;
+    /// For every directory (prefix ending in `/`) that directly contains keys and begins with `prefix`:
+    /// its number of keys and the sum of their value sizes; and the revision at which this is true.
+    fn counts(&self, prefix: &str) -> (u64, Vec<DirectoryCount>);
+    /// One compare-and-set; resolves once it is durable.
+    fn txn(&self, txn: Txn) -> StoreFuture<'_, TxnOutcome>;
+    /// Changes of keys below `prefix` with a revision greater than `after`.
+    fn watch(&self, prefix: &str, after: u64) -> StoreFuture<'_, WatchStream>;
+    /// Forgets all versions that were superseded at or before `revision`.
+    fn compact(&self, revision: u64) -> StoreFuture<'_, ()>;
+}
+
+/// See [`Store::counts`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectoryCount {
+    /// For example `/registry/core/configmaps/root/default/`.
+    pub directory: Arc<str>,
+    /// Keys directly in it.
+    pub keys: u64,
+    /// Sum of the sizes of their values.
+    pub bytes: u64,
+}

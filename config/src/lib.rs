@@ -1,0 +1,1 @@
+//! fairgate's configuration: gateway and fairness YAML, typed, defaulted, validated.

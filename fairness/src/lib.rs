@@ -1,0 +1,24 @@
+//! Classification, pricing and fair admission for one shard.
+//!
+//! One request's way through this crate: [`Profile::classify`] finds its FlowSchema, priority level and
+//! flow; [`price`](pricing::price) says how many seats it takes; [`Gate::admit`] lets it run now, queues
+//! it or refuses it. The [`Permit`] gives the seats back when it is dropped.
+//!
+//! The scheduler below the gate does no I/O, has no clock of its own and is not async.
+
+pub mod gate;
+pub mod pricing;
+pub mod profile;
+pub mod scheduler;
+
+pub use self::{
+    gate::{Admission, Gate, GateOptions, Permit, Rejection, Request, Waiting},
+    pricing::{Cost, Counts},
+    profile::{Classified, Profile},
+};
+
+/// Where the time comes from: nanoseconds of a monotonic clock since some fixed moment.
+pub trait Clock: Send + Sync + 'static {
+    /// The present time.
+    fn now_ns(&self) -> u64;
+}

@@ -1,0 +1,2 @@
+//! Load scenarios against a running fairgate.
+fn main() {}

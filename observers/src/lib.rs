@@ -1,0 +1,1 @@
+//! One observer of object counts per workspace.

@@ -1,0 +1,1 @@
+//! The gateway: listeners, TLS, authentication, shard index, forwarding, admin endpoints.

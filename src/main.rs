@@ -1,0 +1,5 @@
+//! The `fairgate` command.
+
+fn main() -> anyhow::Result<()> {
+    Ok(())
+}
