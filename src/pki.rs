@@ -1,0 +1,252 @@
+//! The certificates of `fairgate dev`: an own CA, the gateway's serving certificate and the
+//! administrator's client certificate, made on the first start and kept in the data directory.
+//!
+//! A file that exists is used as it is; what is missing, unreadable by us or within a month of its end
+//! is made anew from the same CA. Private keys are readable by their owner only.
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context, Result, anyhow, bail};
+use apiserver_api::user::GROUP_MASTERS;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+use rustls::{
+    RootCertStore,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::WebPkiClientVerifier,
+};
+
+/// Lifetime of what is made here. Short enough to be renewed in practice, long enough for a laptop.
+const LIFETIME_DAYS: u64 = 365;
+/// What ends within this time is made anew at the start.
+const RENEW_BEFORE_DAYS: u64 = 30;
+const DAY_SECONDS: u64 = 24 * 60 * 60;
+
+/// One certificate with its private key, both PEM.
+pub(crate) struct Identity {
+    /// The certificate.
+    pub(crate) certificate: String,
+    /// The key, PKCS#8.
+    pub(crate) key: String,
+}
+
+/// All that `dev` needs to serve TLS and to let its administrator in.
+pub(crate) struct DevPki {
+    /// The CA's certificate, PEM.
+    pub(crate) ca_certificate: String,
+    /// The gateway's serving certificate for localhost.
+    pub(crate) server: Identity,
+    /// The administrator: user `admin`, group `system:masters`.
+    pub(crate) admin: Identity,
+}
+
+/// Loads the certificates of `directory`, and makes those that are missing or about to end.
+///
+/// # Errors
+/// A file that cannot be read or written, or is not what its name says.
+pub(crate) fn load_or_create(directory: &Path) -> Result<DevPki> {
+    let (ca, made) = match load(directory, "ca")? {
+        Some(ca) => (ca, false),
+        None => (create_ca()?, true),
+    };
+    if made {
+        store(directory, "ca", &ca)?;
+    }
+    let leaf = |name: &str, make: fn(&Identity) -> Result<Identity>| -> Result<Identity> {
+        if !made && let Some(found) = load(directory, name)? {
+            return Ok(found);
+        }
+        let identity = make(&ca)?;
+        store(directory, name, &identity)?;
+        Ok(identity)
+    };
+    let server = leaf("server", create_server)?;
+    let admin = leaf("admin", create_admin)?;
+    Ok(DevPki { ca_certificate: ca.certificate, server, admin })
+}
+
+/// A server side TLS configuration that asks for client certificates of `client_ca` but does not insist.
+///
+/// # Errors
+/// PEM that does not hold what it should, or a key that does not belong to the certificate.
+pub(crate) fn server_config(certificate: &str, key: &str, client_ca: Option<&str>) -> Result<rustls::ServerConfig> {
+    let chain = certificates(certificate)?;
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|e| anyhow!("no private key in it: {e}"))?;
+    let builder = rustls::ServerConfig::builder();
+    let builder = match client_ca {
+        None => builder.with_no_client_auth(),
+        Some(pem) => {
+            let verifier = WebPkiClientVerifier::builder(Arc::new(roots(pem)?)).allow_unauthenticated().build()?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    Ok(builder.with_single_cert(chain, key)?)
+}
+
+/// The certificates of a PEM text as trust anchors.
+///
+/// # Errors
+/// No certificate in it, or one that cannot be an anchor.
+pub(crate) fn roots(pem: &str) -> Result<RootCertStore> {
+    let mut store = RootCertStore::empty();
+    for certificate in certificates(pem)? {
+        store.add(certificate)?;
+    }
+    Ok(store)
+}
+
+/// The certificates of a PEM text.
+///
+/// # Errors
+/// None in it, or a broken one.
+pub(crate) fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>> {
+    let found = CertificateDer::pem_slice_iter(pem.as_bytes())
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|e| anyhow!("a broken certificate in it: {e}"))?;
+    if found.is_empty() {
+        bail!("no certificate in it; want PEM with BEGIN CERTIFICATE");
+    }
+    Ok(found)
+}
+
+fn create_ca() -> Result<Identity> {
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.distinguished_name.push(DnType::CommonName, "fairgate dev CA");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+    set_lifetime(&mut params, 10 * LIFETIME_DAYS);
+    Ok(Identity { certificate: params.self_signed(&key)?.pem(), key: key.serialize_pem() })
+}
+
+fn create_server(ca: &Identity) -> Result<Identity> {
+    let names = ["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
+    let mut params = CertificateParams::new(names)?;
+    params.distinguished_name.push(DnType::CommonName, "fairgate");
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    sign(params, ca)
+}
+
+fn create_admin(ca: &Identity) -> Result<Identity> {
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.distinguished_name.push(DnType::CommonName, "admin");
+    params.distinguished_name.push(DnType::OrganizationName, GROUP_MASTERS);
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    sign(params, ca)
+}
+
+fn sign(mut params: CertificateParams, ca: &Identity) -> Result<Identity> {
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.use_authority_key_identifier_extension = true;
+    set_lifetime(&mut params, LIFETIME_DAYS);
+    let issuer = Issuer::from_ca_cert_pem(&ca.certificate, KeyPair::from_pem(&ca.key)?)?;
+    let key = KeyPair::generate()?;
+    Ok(Identity { certificate: params.signed_by(&key, &issuer)?.pem(), key: key.serialize_pem() })
+}
+
+fn set_lifetime(params: &mut CertificateParams, days: u64) {
+    let now = std::time::SystemTime::now();
+    // An hour of grace for clients whose clock is behind.
+    params.not_before = (now - std::time::Duration::from_secs(3600)).into();
+    params.not_after = (now + std::time::Duration::from_secs(days * DAY_SECONDS)).into();
+}
+
+/// Reads `<name>.crt` and `<name>.key`; `None` when one is missing or the certificate is about to end.
+fn load(directory: &Path, name: &str) -> Result<Option<Identity>> {
+    let (certificate_path, key_path) = paths(directory, name);
+    let (Some(certificate), Some(key)) = (read(&certificate_path)?, read(&key_path)?) else { return Ok(None) };
+    let broken = |path: &Path| format!("{} is damaged; delete it and start again", path.display());
+    KeyPair::from_pem(&key).with_context(|| broken(&key_path))?;
+    let der = certificates(&certificate).with_context(|| broken(&certificate_path))?;
+    let der = der.first().ok_or_else(|| anyhow!(broken(&certificate_path)))?;
+    let (_, parsed) = x509_parser::parse_x509_certificate(der).with_context(|| broken(&certificate_path))?;
+    let left = parsed.validity().time_to_expiration().map_or(0, |left| left.whole_seconds().unsigned_abs());
+    Ok((left >= RENEW_BEFORE_DAYS * DAY_SECONDS).then_some(Identity { certificate, key }))
+}
+
+fn read(path: &Path) -> Result<Option<String>> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+fn store(directory: &Path, name: &str, identity: &Identity) -> Result<()> {
+    let (certificate_path, key_path) = paths(directory, name);
+    write_private(&key_path, &identity.key)?;
+    write_private(&certificate_path, &identity.certificate)
+}
+
+fn paths(directory: &Path, name: &str) -> (PathBuf, PathBuf) {
+    (directory.join(format!("{name}.crt")), directory.join(format!("{name}.key")))
+}
+
+/// Writes a file that only its owner can read, whole or not at all.
+///
+/// # Errors
+/// The file or its directory cannot be written.
+pub(crate) fn write_private(path: &Path, content: &str) -> Result<()> {
+    let unfinished = path.with_extension("unfinished");
+    let write = || -> std::io::Result<()> {
+        let mut options = fs::OpenOptions::new();
+        options.write(true).create(true).truncate(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut file = options.open(&unfinished)?;
+        file.write_all(content.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&unfinished, path)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn made_once_and_found_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = load_or_create(directory.path()).unwrap();
+        let second = load_or_create(directory.path()).unwrap();
+        assert_eq!(first.ca_certificate, second.ca_certificate);
+        assert_eq!(first.admin.certificate, second.admin.certificate);
+        assert_eq!(first.server.key, second.server.key);
+    }
+
+    #[test]
+    fn a_lost_leaf_is_made_anew_from_the_same_ca() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = load_or_create(directory.path()).unwrap();
+        fs::remove_file(directory.path().join("admin.crt")).unwrap();
+        let second = load_or_create(directory.path()).unwrap();
+        assert_eq!(first.ca_certificate, second.ca_certificate);
+        assert_ne!(first.admin.certificate, second.admin.certificate);
+    }
+
+    #[test]
+    fn a_damaged_file_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        load_or_create(directory.path()).unwrap();
+        fs::write(directory.path().join("server.crt"), "nonsense").unwrap();
+        let error = load_or_create(directory.path()).err().unwrap();
+        assert!(format!("{error:#}").contains("server.crt is damaged"), "{error:#}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn keys_are_private() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        load_or_create(directory.path()).unwrap();
+        let mode = fs::metadata(directory.path().join("ca.key")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+}
