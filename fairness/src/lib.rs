@@ -7,14 +7,21 @@
 //! The scheduler below the gate does no I/O, has no clock of its own and is not async.
 
 pub mod gate;
+pub mod levels;
 pub mod pricing;
 pub mod profile;
 pub mod scheduler;
+pub mod shuffle;
+#[cfg(test)]
+mod vectors;
+mod wait;
 
 pub use self::{
     gate::{Admission, Gate, GateOptions, Permit, Rejection, Request, Waiting},
+    levels::{Compat, Level, LevelKind, Limits, Queuing},
     pricing::{Cost, Counts},
     profile::{Classified, Profile},
+    wait::{DEFAULT_WAIT_LIMIT, MAX_WAIT, wait_limit},
 };
 
 /// Where the time comes from: nanoseconds of a monotonic clock since some fixed moment.

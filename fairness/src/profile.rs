@@ -2,6 +2,8 @@
 
 use apiserver_api::{ClusterName, RequestInfo, UserInfo};
 
+use crate::Level;
+
 /// Which FlowSchema, level and flow a request belongs to. Indices into the [`Profile`] that said so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Classified {
@@ -11,13 +13,6 @@ pub struct Classified {
     pub level: u16,
     /// Hash of FlowSchema and distinguisher; 0 unless the level has more than one queue.
     pub flow: u64,
-}
-
-/// One priority level of a profile, as configured.
-#[derive(Clone, Debug)]
-pub struct Level {
-    /// Its name.
-    pub name: Box<str>,
 }
 
 /// One FlowSchema of a profile.
