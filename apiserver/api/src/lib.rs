@@ -2,6 +2,9 @@
 //! asks for, who asks, and how a refusal looks on the wire. No I/O, no async, no policy.
 
 pub mod cluster;
+pub mod list_options;
+pub mod names;
+mod percent;
 pub mod request_info;
 pub mod status;
 pub mod url;
@@ -9,7 +12,11 @@ pub mod user;
 
 pub use self::{
     cluster::{ClusterName, ClusterNameError},
+    list_options::ListOptions,
     request_info::{RequestInfo, Verb},
     status::{Reason, Status},
     user::UserInfo,
 };
+
+#[cfg(test)]
+mod testing;

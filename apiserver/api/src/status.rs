@@ -97,8 +97,8 @@ pub struct Status {
     pub reason: Option<Reason>,
     /// Text for people.
     pub message: String,
-    /// Written as `details` when present, `{}` included.
-    pub details: Option<Details>,
+    /// Written as `details` when present, `{}` included. Boxed to keep `Result<T, Status>` small.
+    pub details: Option<Box<Details>>,
     /// `metadata.continue`, only for 410 Expired of a chunked list.
     pub continue_token: Option<String>,
 }

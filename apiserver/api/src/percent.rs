@@ -1,0 +1,50 @@
+//! Percent-decoding of paths and queries, with Go's rules where a server and its gateway must agree.
+//!
+//! Decoded bytes that are not UTF-8 become U+FFFD: no name that Kubernetes accepts has any.
+
+use std::borrow::Cow;
+
+use percent_encoding::percent_decode_str;
+
+/// `text` decoded once; borrowed when it holds no escape. A malformed escape stays as it is.
+pub(crate) fn decode(text: &str) -> Cow<'_, str> {
+    percent_decode_str(text).decode_utf8_lossy()
+}
+
+/// Position of the first `%` that two hexadecimal digits do not follow.
+pub(crate) fn malformed(text: &str) -> Option<usize> {
+    let hex = |b: Option<&u8>| b.is_some_and(u8::is_ascii_hexdigit);
+    let bytes = text.as_bytes();
+    let good = |at: usize| hex(bytes.get(at + 1)) && hex(bytes.get(at + 2));
+    bytes.iter().enumerate().find(|(at, b)| **b == b'%' && !good(*at)).map(|(at, _)| at)
+}
+
+/// The pairs of a raw query, decoded, in order. As Go's `url.ParseQuery`: a pair with a semicolon or a
+/// malformed escape is left out.
+pub(crate) fn query_pairs(query: &str) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
+    query.split('&').filter(|pair| !pair.is_empty() && !pair.contains(';')).filter_map(|pair| {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        Some((query_part(key)?, query_part(value)?))
+    })
+}
+
+fn query_part(text: &str) -> Option<Cow<'_, str>> {
+    if text.contains('+') {
+        let spaced = text.replace('+', " ");
+        return malformed(&spaced).is_none().then(|| Cow::Owned(decode(&spaced).into_owned()));
+    }
+    malformed(text).is_none().then(|| decode(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn query_pairs_are_read_as_go_reads_them() {
+        let pairs = |q| query_pairs(q).map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>();
+        assert_eq!(pairs("a=1&b&&=x&c=%3D=&a+b=c%2Bd+e"), ["a=1", "b=", "=x", "c===", "a b=c+d e"]);
+        assert_eq!(pairs("a=1;b=2&c=%zz&%=1&d=%4&e=5"), ["e=5"]);
+        assert!(query_pairs("limit=500").all(|(k, v)| matches!((k, v), (Cow::Borrowed(_), Cow::Borrowed(_)))));
+    }
+}
