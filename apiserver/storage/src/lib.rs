@@ -3,6 +3,7 @@
 
 pub mod keys;
 mod store;
+mod tree;
 
 pub use self::store::{
     Condition, DirectoryCount, Event, Key, KeyValue, Range, RangeResult, Store, StoreError, StoreFuture, Txn, TxnOutcome, Value, WatchStream,

@@ -1,0 +1,381 @@
+//! A persistent ordered map of the present objects that also counts: keys, bytes and directories below
+//! any prefix, without scanning.
+//!
+//! A B+ tree of shared nodes. A clone is one reference count; a change copies only those nodes on its
+//! path that a clone still shares, so a snapshot that is published stays as it is while the next one is
+//! made. Every inner node keeps, for each child, the number of keys and value bytes below it.
+//!
+//! # Invariants
+//! * Keys are strictly ascending; every separator is at most the smallest key of its child and greater
+//!   than every key of the child before.
+//! * A child's totals are exact. Its slash bounds enclose the true ones (they may be too wide after deletions).
+//!
+//! Costs: `get`, `insert`, `remove`, `count` are O(log n); memory beyond the entry itself is about 10
+//! bytes a key. Deletions merge small neighbours when they fit and never borrow: simpler, and still
+//! without empty nodes.
+
+use std::{ops::ControlFlow, sync::Arc};
+
+use crate::{DirectoryCount, Key, KeyValue};
+
+/// Most entries of a node; one more splits it.
+const WIDTH: usize = 32;
+/// A node with fewer entries is merged with a neighbour if both fit in three quarters of a node.
+const SPARSE: usize = WIDTH / 4;
+
+/// The map; see the module.
+#[derive(Clone, Default)]
+pub(crate) struct Tree {
+    root: Arc<Node>,
+}
+
+#[derive(Clone)]
+enum Node {
+    Leaf(Vec<KeyValue>),
+    Inner(Vec<Child>),
+}
+
+#[derive(Clone)]
+struct Child {
+    first: Key,
+    totals: Totals,
+    /// Fewest and most `/` in a key below.
+    slashes: (u16, u16),
+    node: Arc<Node>,
+}
+
+/// Keys and the sum of the sizes of their values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    pub(crate) keys: u64,
+    pub(crate) bytes: u64,
+}
+
+/// What an insertion did to a node.
+struct Inserted {
+    old: Option<KeyValue>,
+    /// The upper half, when the node was split.
+    split: Option<(Key, Arc<Node>)>,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self::Leaf(Vec::new())
+    }
+}
+
+impl Tree {
+    /// The entry of `key`.
+    pub(crate) fn get(&self, key: &str) -> Option<&KeyValue> {
+        let mut node = &*self.root;
+        loop {
+            match node {
+                Node::Inner(children) => {
+                    let at = children.partition_point(|c| &*c.first <= key).checked_sub(1)?;
+                    node = &children.get(at)?.node;
+                }
+                Node::Leaf(entries) => {
+                    let at = entries.binary_search_by(|e| (*e.key).cmp(key)).ok()?;
+                    return entries.get(at);
+                }
+            }
+        }
+    }
+
+    /// Puts an entry and returns the one it replaces.
+    pub(crate) fn insert(&mut self, kv: KeyValue) -> Option<KeyValue> {
+        let slashes = count_slashes(&kv.key);
+        let lowest = kv.key.clone();
+        let inserted = insert(&mut self.root, kv, slashes);
+        if let Some((first, upper)) = inserted.split {
+            let lower = std::mem::take(&mut self.root);
+            let first_of_lower = lower.first().unwrap_or(lowest);
+            let children = [(first_of_lower, lower), (first, upper)].map(|(first, node)| {
+                let slashes = node.slashes().unwrap_or((0, u16::MAX));
+                Child { first, totals: node.totals(), slashes, node }
+            });
+            self.root = Arc::new(Node::Inner(children.into()));
+        }
+        inserted.old
+    }
+
+    /// Takes an entry out.
+    pub(crate) fn remove(&mut self, key: &str) -> Option<KeyValue> {
+        self.get(key)?;
+        let old = remove(&mut self.root, key);
+        while let Node::Inner(children) = &*self.root {
+            match children.as_slice() {
+                [] => self.root = Arc::default(),
+                [only] => self.root = only.node.clone(),
+                _ => break,
+            }
+        }
+        old
+    }
+
+    /// Keys that begin with `prefix`, and their bytes.
+    pub(crate) fn totals(&self, prefix: &str) -> Totals {
+        let (below, upto) = (self.rank(&|k| k < prefix), self.rank(&|k| !is_behind(k, prefix)));
+        Totals { keys: upto.keys - below.keys, bytes: upto.bytes - below.bytes }
+    }
+
+    /// Keys that begin with `prefix` and are greater than `after`.
+    pub(crate) fn count_after(&self, prefix: &str, after: &str) -> u64 {
+        let start = self.rank(&|k| k < prefix || k <= after);
+        self.rank(&|k| !is_behind(k, prefix)).keys.saturating_sub(start.keys)
+    }
+
+    /// Calls `visit` in key order for the keys that begin with `prefix` and are greater than `after`.
+    pub(crate) fn visit<'a>(
+        &'a self,
+        prefix: &str,
+        after: Option<&str>,
+        visit: &mut dyn FnMut(&'a KeyValue) -> ControlFlow<()>,
+    ) {
+        let skip = |k: &str| k < prefix || after.is_some_and(|a| k <= a);
+        let _ = self.root.visit(&skip, &mut |kv| match kv.key.starts_with(prefix) {
+            true => visit(kv),
+            false => ControlFlow::Break(()),
+        });
+    }
+
+    /// For every directory that directly contains keys beginning with `prefix`: its keys and bytes, in
+    /// order. Whole subtrees within one directory are taken at once.
+    pub(crate) fn directories(&self, prefix: &str) -> Vec<DirectoryCount> {
+        let mut found: std::collections::BTreeMap<Arc<str>, Totals> = std::collections::BTreeMap::new();
+        let mut current: Option<(&str, Totals)> = None;
+        self.root.directories(None, prefix, &mut |directory, totals| match &mut current {
+            Some((name, sum)) if *name == directory => sum.add(totals),
+            _ => {
+                if let Some((name, sum)) = current.replace((directory, totals)) {
+                    found.entry(name.into()).or_default().add(sum);
+                }
+            }
+        });
+        if let Some((name, sum)) = current {
+            found.entry(name.into()).or_default().add(sum);
+        }
+        found
+            .into_iter()
+            .map(|(directory, t)| DirectoryCount { directory, keys: t.keys, bytes: t.bytes })
+            .collect()
+    }
+
+    /// Totals of the keys for which `below` holds; `below` must hold for a lower part of the order.
+    fn rank(&self, below: &dyn Fn(&str) -> bool) -> Totals {
+        let mut sum = Totals::default();
+        let mut node = &*self.root;
+        loop {
+            match node {
+                Node::Leaf(entries) => {
+                    entries.iter().take_while(|e| below(&e.key)).for_each(|e| sum.add(e.totals()));
+                    return sum;
+                }
+                Node::Inner(children) => {
+                    let mut whole = children.iter().take_while(|c| below(&c.first)).peekable();
+                    node = loop {
+                        match (whole.next(), whole.peek()) {
+                            (Some(child), Some(_)) => sum.add(child.totals),
+                            (Some(last), None) => break &last.node,
+                            (None, _) => return sum,
+                        }
+                    };
+                }
+            }
+        }
+    }
+}
+
+impl Totals {
+    fn add(&mut self, other: Self) {
+        self.keys += other.keys;
+        self.bytes += other.bytes;
+    }
+}
+
+impl KeyValue {
+    fn totals(&self) -> Totals {
+        Totals { keys: 1, bytes: self.value.len() as u64 }
+    }
+}
+
+impl Node {
+    fn len(&self) -> usize {
+        match self {
+            Self::Leaf(entries) => entries.len(),
+            Self::Inner(children) => children.len(),
+        }
+    }
+
+    fn first(&self) -> Option<Key> {
+        match self {
+            Self::Leaf(entries) => entries.first().map(|e| e.key.clone()),
+            Self::Inner(children) => children.first().map(|c| c.first.clone()),
+        }
+    }
+
+    fn totals(&self) -> Totals {
+        let mut sum = Totals::default();
+        match self {
+            Self::Leaf(entries) => entries.iter().for_each(|e| sum.add(e.totals())),
+            Self::Inner(children) => children.iter().for_each(|c| sum.add(c.totals)),
+        }
+        sum
+    }
+
+    fn slashes(&self) -> Option<(u16, u16)> {
+        let join = |a: (u16, u16), b: (u16, u16)| (a.0.min(b.0), a.1.max(b.1));
+        match self {
+            Self::Leaf(entries) => entries.iter().map(|e| count_slashes(&e.key)).map(|n| (n, n)).reduce(join),
+            Self::Inner(children) => children.iter().map(|c| c.slashes).reduce(join),
+        }
+    }
+
+    fn visit<'a>(
+        &'a self,
+        skip: &dyn Fn(&str) -> bool,
+        visit: &mut dyn FnMut(&'a KeyValue) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        match self {
+            Self::Leaf(entries) => {
+                let start = entries.partition_point(|e| skip(&e.key));
+                entries.iter().skip(start).try_for_each(visit)
+            }
+            Self::Inner(children) => {
+                let start = children.partition_point(|c| skip(&c.first)).saturating_sub(1);
+                children.iter().skip(start).try_for_each(|c| c.node.visit(skip, visit))
+            }
+        }
+    }
+
+    /// `end` is a separator above every key of this node.
+    fn directories<'a>(&'a self, end: Option<&'a str>, prefix: &str, found: &mut dyn FnMut(&'a str, Totals)) {
+        match self {
+            Self::Leaf(entries) => {
+                for entry in entries.iter().filter(|e| e.key.starts_with(prefix)) {
+                    found(directory_of(&entry.key), entry.totals());
+                }
+            }
+            Self::Inner(children) => {
+                let ends = children.iter().skip(1).map(|c| Some(&*c.first)).chain([end]);
+                for (child, end) in children.iter().zip(ends) {
+                    let directory = directory_of(&child.first);
+                    // Keys between two keys of one directory begin with it, and with equally many
+                    // slashes they stand directly in it.
+                    let one = child.slashes.0 == child.slashes.1 && end.is_some_and(|e| directory_of(e) == directory);
+                    let inside = directory.starts_with(prefix);
+                    if one && inside {
+                        found(directory, child.totals);
+                    } else if !is_behind(&child.first, prefix) && end.is_none_or(|e| e >= prefix) {
+                        child.node.directories(end, prefix, found);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn insert(node: &mut Arc<Node>, kv: KeyValue, slashes: u16) -> Inserted {
+    match Arc::make_mut(node) {
+        Node::Leaf(entries) => {
+            let old = match entries.binary_search_by(|e| e.key.cmp(&kv.key)) {
+                Ok(at) => entries.get_mut(at).map(|e| std::mem::replace(e, kv)),
+                Err(at) => {
+                    // Vec would double: half of each leaf would be air.
+                    if entries.len() == entries.capacity() {
+                        entries.reserve_exact(4);
+                    }
+                    entries.insert(at, kv);
+                    None
+                }
+            };
+            let split = split(entries).map(|upper| (upper.0.key.clone(), Arc::new(Node::Leaf(upper.1))));
+            Inserted { old, split }
+        }
+        Node::Inner(children) => {
+            let at = children.partition_point(|c| c.first <= kv.key).saturating_sub(1);
+            let child = children.get_mut(at).expect("an inner node has children");
+            if kv.key < child.first {
+                child.first = kv.key.clone();
+            }
+            child.slashes = (child.slashes.0.min(slashes), child.slashes.1.max(slashes));
+            let inserted = insert(&mut child.node, kv, slashes);
+            child.totals = child.node.totals();
+            if let Some((first, node)) = inserted.split {
+                let upper = Child { first, totals: node.totals(), slashes: child.slashes, node };
+                children.insert(at + 1, upper);
+            }
+            let split = split(children).map(|upper| (upper.0.first.clone(), Arc::new(Node::Inner(upper.1))));
+            Inserted { old: inserted.old, split }
+        }
+    }
+}
+
+/// Takes the upper half of a node that is too wide, with a copy of its first entry.
+fn split<T: Clone>(entries: &mut Vec<T>) -> Option<(T, Vec<T>)> {
+    if entries.len() <= WIDTH {
+        return None;
+    }
+    let upper = entries.split_off(entries.len() / 2);
+    entries.shrink_to_fit();
+    upper.first().cloned().map(|first| (first, upper))
+}
+
+fn remove(node: &mut Arc<Node>, key: &str) -> Option<KeyValue> {
+    match Arc::make_mut(node) {
+        Node::Leaf(entries) => {
+            let at = entries.binary_search_by(|e| (*e.key).cmp(key)).ok()?;
+            Some(entries.remove(at))
+        }
+        Node::Inner(children) => {
+            let at = children.partition_point(|c| &*c.first <= key).checked_sub(1)?;
+            let child = children.get_mut(at)?;
+            let old = remove(&mut child.node, key);
+            child.totals = child.node.totals();
+            match child.node.len() {
+                0 => drop(children.remove(at)),
+                n if n < SPARSE => {
+                    let _ = merge(children, at).or_else(|| merge(children, at.checked_sub(1)?));
+                }
+                _ => {}
+            }
+            old
+        }
+    }
+}
+
+/// Merges the child at `at` with the next one if they fit.
+fn merge(children: &mut Vec<Child>, at: usize) -> Option<()> {
+    let (left, right) = (children.get(at)?, children.get(at + 1)?);
+    if left.node.len() + right.node.len() > WIDTH - SPARSE {
+        return None;
+    }
+    let right = children.remove(at + 1);
+    let left = children.get_mut(at)?;
+    match (Arc::make_mut(&mut left.node), Arc::unwrap_or_clone(right.node)) {
+        (Node::Leaf(to), Node::Leaf(from)) => to.extend(from),
+        (Node::Inner(to), Node::Inner(from)) => to.extend(from),
+        _ => unreachable!("all leaves are equally deep"),
+    }
+    left.totals.add(right.totals);
+    left.slashes = (left.slashes.0.min(right.slashes.0), left.slashes.1.max(right.slashes.1));
+    Some(())
+}
+
+/// Whether `key` comes after every key that begins with `prefix`.
+fn is_behind(key: &str, prefix: &str) -> bool {
+    key > prefix && !key.starts_with(prefix)
+}
+
+/// The part of a key up to and including its last slash.
+pub(crate) fn directory_of(key: &str) -> &str {
+    key.rfind('/').and_then(|at| key.get(..=at)).unwrap_or("")
+}
+
+fn count_slashes(key: &str) -> u16 {
+    key.bytes().filter(|b| *b == b'/').count().try_into().unwrap_or(u16::MAX)
+}
+
+#[cfg(test)]
+#[path = "tree/tests.rs"]
+mod tests;
