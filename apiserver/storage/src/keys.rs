@@ -51,10 +51,14 @@ pub struct ObjectKey {
 pub enum KeyError {
     /// The last guard before the store: objects under a path are invisible to normal reads and leak into
     /// wildcard ones (kcp PR 4011). Always a defect of the caller, hence a 500.
-    #[error("{0:?} is a path, not the name of a logical cluster; it must be resolved before objects are stored under it")]
+    #[error(
+        "{0:?} is a path, not the name of a logical cluster; it must be resolved before objects are stored under it"
+    )]
     ClusterIsPath(Box<str>),
     /// A segment would change the structure of the key.
-    #[error("{what} {value:?} cannot be part of a storage key: want text without '/' or control characters, not '.' or '..'")]
+    #[error(
+        "{what} {value:?} cannot be part of a storage key: want text without '/' or control characters, not '.' or '..'"
+    )]
     Segment {
         /// Which part: `namespace`, `name` and so on.
         what: &'static str,

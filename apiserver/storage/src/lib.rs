@@ -6,5 +6,6 @@ mod store;
 mod tree;
 
 pub use self::store::{
-    Condition, DirectoryCount, Event, Key, KeyValue, Range, RangeResult, Store, StoreError, StoreFuture, Txn, TxnOutcome, Value, WatchStream,
+    Condition, DirectoryCount, Event, Key, KeyValue, Range, RangeResult, Store, StoreError, StoreFuture, Txn,
+    TxnOutcome, Value, WatchStream,
 };

@@ -155,10 +155,7 @@ impl Tree {
         if let Some((name, sum)) = current {
             found.entry(name.into()).or_default().add(sum);
         }
-        found
-            .into_iter()
-            .map(|(directory, t)| DirectoryCount { directory, keys: t.keys, bytes: t.bytes })
-            .collect()
+        found.into_iter().map(|(directory, t)| DirectoryCount { directory, keys: t.keys, bytes: t.bytes }).collect()
     }
 
     /// Totals of the keys for which `below` holds; `below` must hold for a lower part of the order.

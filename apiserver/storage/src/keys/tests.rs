@@ -57,7 +57,10 @@ fn five_segments_are_decided_by_the_caller() {
     let bound = "/registry/g.io/widgets/abc/root/w";
     assert_eq!(cluster_of(REGISTRY, bound, |c| c == "root"), Some("root"));
     assert_eq!(cluster_of(REGISTRY, bound, |c| c == "abc"), Some("abc"));
-    assert_eq!(cluster_of(REGISTRY, "/registry/core/configmaps/system:admin/default/cm", |_| false), Some("system:admin"));
+    assert_eq!(
+        cluster_of(REGISTRY, "/registry/core/configmaps/system:admin/default/cm", |_| false),
+        Some("system:admin")
+    );
     assert_eq!(cluster_of(REGISTRY, "/registry/g/r/i/c/ns/n/more", |_| true), None);
 }
 
