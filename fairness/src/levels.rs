@@ -176,14 +176,13 @@ mod tests {
             shares in prop::collection::vec(0u32..1_000, 1..20),
         ) {
             let sum: u64 = shares.iter().copied().map(u64::from).sum();
+            prop_assume!(sum > 0);
             let nominal = largest_remainder(seats, &shares);
-            if sum > 0 {
-                prop_assert_eq!(nominal.iter().sum::<u32>(), seats);
-                for (&n, &s) in nominal.iter().zip(&shares) {
-                    let quota = u64::from(seats) * u64::from(s) / sum;
-                    prop_assert!((quota..=quota + 1).contains(&u64::from(n)));
-                    prop_assert!(s > 0 || n == 0);
-                }
+            prop_assert_eq!(nominal.iter().sum::<u32>(), seats);
+            for (&n, &s) in nominal.iter().zip(&shares) {
+                let quota = u64::from(seats) * u64::from(s) / sum;
+                prop_assert!((quota..=quota + 1).contains(&u64::from(n)));
+                prop_assert!(s > 0 || n == 0);
             }
         }
 

@@ -15,13 +15,15 @@ pub mod shuffle;
 #[cfg(test)]
 mod vectors;
 mod wait;
+pub mod watches;
 
 pub use self::{
     gate::{Admission, Gate, GateOptions, Permit, Rejection, Request, Waiting},
     levels::{Compat, Level, LevelKind, Limits, Queuing},
-    pricing::{Cost, Counts},
-    profile::{Classified, Profile},
+    pricing::{Cost, Counts, PricingOptions},
+    profile::{Classified, Profile, Uids},
     wait::{DEFAULT_WAIT_LIMIT, MAX_WAIT, wait_limit},
+    watches::{TooManyWatches, WatchGuard, WatchOptions, WatchTracker},
 };
 
 /// Where the time comes from: nanoseconds of a monotonic clock since some fixed moment.

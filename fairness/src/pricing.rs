@@ -1,8 +1,26 @@
-//! How many seats a request takes (apf.md 6).
+//! How many seats a request takes, and for how long after its answer (apf.md 6).
+//!
+//! Lists and watches that replay a collection pay for the objects that the shard holds in memory for them;
+//! writes pay afterwards, for the watch events they cause; everything else takes the minimum. All counts
+//! are those of the request's own workspace.
+//!
+//! Where we differ from Kubernetes v1.34 (apf.md 8.2); [`Compat::Upstream`] restores its rules:
+//!
+//! | request | upstream | here |
+//! |---|---|---|
+//! | watch without a version, or from `0` | minimum, although everything is replayed | as a list |
+//! | count stale | as 10^9 objects of 1.5 MB | last count and a half |
+//! | count unknown | minimum | as [`PricingOptions::objects_assumed`] |
+//! | mean size unknown | 1.5 MB | [`PricingOptions::mean_bytes_assumed`] |
+//! | deletecollection | minimum | list from storage, then the events of its deletes |
+//!
+//! Costs nothing but the parse of the query, and that only for lists and watches.
 
 use std::time::Duration;
 
-use apiserver_api::RequestInfo;
+use apiserver_api::{ListOptions, RequestInfo, Verb};
+
+use crate::Compat;
 
 /// What is known of the number and size of the objects a request touches, in its own workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,12 +56,413 @@ pub struct Cost {
     pub raw_seats: u32,
 }
 
-/// Prices one request.
-///
-/// `counts` are those of the request's resource (and namespace when it names one); `watches` is the
-/// number of open watches of the same workspace that a write of this object wakes up;
-/// `max_seats` is the ceiling of the priority level (0 = none).
+/// How lists are estimated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ListEstimate {
+    /// By the bytes held in memory (the default of Kubernetes since v1.34).
+    Size,
+    /// By the number of objects processed (before).
+    Count {
+        /// Objects that one seat stands for.
+        objects_per_seat: f64,
+    },
+}
+
+/// Settings of the estimate. The default is that of Kubernetes v1.34 with our mends.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PricingOptions {
+    /// Whose rules are in force.
+    pub compat: Compat,
+    /// How lists are estimated.
+    pub list_estimate: ListEstimate,
+    /// Whether watches that replay a collection are priced like a list.
+    pub watch_list: bool,
+    /// Whether the shard's watch cache answers consistent lists (no resource version) too. It does where the
+    /// store can report the progress of watches: etcd since 3.4.31 and 3.5.13, and the bundled store.
+    pub consistent_list_from_cache: bool,
+    /// Whether writes pay for their watch events.
+    pub watch_events: bool,
+    /// Seats of a request that is not estimated, and the least of one that is.
+    pub seats_min: u32,
+    /// Ceiling of lists and watches.
+    pub list_seats_max: u32,
+    /// Ceiling of the tail of writes.
+    pub mutating_seats_max: u32,
+    /// Watches that one seat of a tail serves.
+    pub watches_per_seat: f64,
+    /// How long a write's tail occupies its seats for one round of events.
+    pub event_duration: Duration,
+    /// Number of objects when nothing is known of it.
+    pub objects_assumed: u64,
+    /// Size of an object in bytes when nothing is known of it.
+    pub mean_bytes_assumed: u64,
+}
+
+impl PricingOptions {
+    const DEFAULT: Self = Self {
+        compat: Compat::Fairgate,
+        list_estimate: ListEstimate::Size,
+        watch_list: true,
+        consistent_list_from_cache: true,
+        watch_events: true,
+        seats_min: 1,
+        list_seats_max: 100,
+        mutating_seats_max: 10,
+        watches_per_seat: 10.0,
+        event_duration: Duration::from_millis(5),
+        objects_assumed: 100,
+        mean_bytes_assumed: 4_000,
+    };
+
+    /// The default for a shard of so many seats: one list takes at most a sixth of a large shard, which is
+    /// upstream's ceiling of 100 for its 600 seats.
+    pub fn for_shard(seats: u32) -> Self {
+        Self { list_seats_max: Self::DEFAULT.list_seats_max.max(seats / 6), ..Self::DEFAULT }
+    }
+}
+
+impl Default for PricingOptions {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+const ONE_SEAT: Cost = Cost { initial_seats: 1, final_seats: 0, additional_latency: Duration::ZERO, raw_seats: 1 };
+/// Bytes in memory that one seat stands for.
+const BYTES_PER_SEAT: u64 = 100_000;
+/// A list from the watch cache is streamed: no more than this is in memory at a time.
+const STREAMED_BYTES_MAX: u64 = 1_000_000;
+/// Upstream's size of an object it knows nothing of.
+const WORST_OBJECT_BYTES: u64 = 1_500_000;
+/// Upstream's number of objects when the count is stale.
+const INFINITE_OBJECTS: u64 = 1_000_000_000;
+/// Deletes of a deletecollection that the tail is charged for.
+const DELETES_CHARGED_MAX: u64 = 100;
+/// The longest tail of a deletecollection: what exceeds it is forgiven.
+const DELETES_TAIL_MAX: Duration = Duration::from_secs(5);
+
+/// Prices one request with the default settings; see [`PricingOptions::price`].
 pub fn price(info: &RequestInfo<'_>, counts: Counts, watches: u32, max_seats: u32) -> Cost {
-    let _ = (info, counts, watches, max_seats);
-    Cost { initial_seats: 1, final_seats: 0, additional_latency: Duration::ZERO, raw_seats: 1 }
+    PricingOptions::DEFAULT.price(info, counts, watches, max_seats)
+}
+
+impl PricingOptions {
+    /// Prices one request.
+    ///
+    /// `counts` are those of the request's resource (and namespace when it names one); `watches` is the
+    /// number of open watches of the same workspace that a write of this object wakes up;
+    /// `max_seats` is the ceiling of the priority level (0 = none).
+    pub fn price(&self, info: &RequestInfo<'_>, counts: Counts, watches: u32, max_seats: u32) -> Cost {
+        if !info.is_resource {
+            return self.minimum();
+        }
+        match info.verb {
+            Verb::List => self.list(info, counts, max_seats),
+            Verb::Watch if self.watch_list => self.list(info, counts, max_seats),
+            // Minting a token writes nothing.
+            Verb::Create if info.resource == "serviceaccounts" && info.subresource == "token" => self.minimum(),
+            Verb::Create | Verb::Update | Verb::Patch | Verb::Delete => {
+                self.with_tail(ONE_SEAT, self.events(watches), max_seats)
+            }
+            Verb::DeleteCollection if self.compat == Compat::Fairgate => {
+                self.delete_collection(info, counts, watches, max_seats)
+            }
+            _ => self.minimum(),
+        }
+    }
+
+    fn minimum(&self) -> Cost {
+        Cost { initial_seats: self.seats_min, raw_seats: self.seats_min, ..ONE_SEAT }
+    }
+
+    fn list(&self, info: &RequestInfo<'_>, counts: Counts, max_seats: u32) -> Cost {
+        let Ok(options) = ListOptions::parse(info.query) else { return self.unreadable(max_seats) };
+        let watch = info.verb == Verb::Watch;
+        if watch && !self.replays(&options) {
+            return self.minimum();
+        }
+        let Some(known) = self.objects(counts) else { return self.minimum() };
+        let from_cache = watch || !self.goes_to_storage(&options);
+        self.estimated(self.list_seats(info, &options, known, from_cache), max_seats)
+    }
+
+    fn estimated(&self, seats: u32, max_seats: u32) -> Cost {
+        let initial_seats = seats.max(self.seats_min).min(ceiling(self.list_seats_max, max_seats));
+        Cost { initial_seats, raw_seats: seats, ..ONE_SEAT }
+    }
+
+    /// The price of list options that do not parse. The server will refuse them, but how soon nobody knows.
+    fn unreadable(&self, max_seats: u32) -> Cost {
+        self.estimated(self.list_seats_max, max_seats)
+    }
+
+    /// Whether a watch begins with everything there is. Without `sendInitialEvents` it does unless it
+    /// starts at a version (kubernetes #134580).
+    fn replays(&self, options: &ListOptions<'_>) -> bool {
+        match (options.send_initial_events, self.compat) {
+            (Some(wanted), _) => wanted,
+            (None, Compat::Upstream) => false,
+            (None, Compat::Fairgate) => matches!(&*options.resource_version, "" | "0"),
+        }
+    }
+
+    /// Whether the watch cache cannot answer a list (apf.md 6.3).
+    fn goes_to_storage(&self, options: &ListOptions<'_>) -> bool {
+        match (&*options.resource_version_match, &*options.continue_token, &*options.resource_version) {
+            ("NotOlderThan", ..) => false,
+            ("", "", "") => !self.consistent_list_from_cache,
+            ("", "", "0") => false,
+            ("", "", _) => options.limit.is_some(),
+            _ => true,
+        }
+    }
+
+    /// Number and mean size to reckon with; `None` where upstream does not estimate.
+    fn objects(&self, counts: Counts) -> Option<(u64, u64)> {
+        let size = |known: u64, otherwise: u64| if known == 0 { otherwise } else { known };
+        Some(match (counts, self.compat) {
+            (Counts::Fresh { objects, mean_bytes }, Compat::Upstream) => {
+                (objects, if objects == 0 { mean_bytes } else { size(mean_bytes, WORST_OBJECT_BYTES) })
+            }
+            (Counts::Stale { .. }, Compat::Upstream) => (INFINITE_OBJECTS, WORST_OBJECT_BYTES),
+            (Counts::Unknown, Compat::Upstream) => return None,
+            (Counts::Fresh { objects, mean_bytes }, Compat::Fairgate) => {
+                (objects, size(mean_bytes, self.mean_bytes_assumed))
+            }
+            (Counts::Stale { objects, mean_bytes }, Compat::Fairgate) => {
+                (objects.saturating_add(objects.div_ceil(2)), size(mean_bytes, self.mean_bytes_assumed))
+            }
+            (Counts::Unknown, Compat::Fairgate) => (self.objects_assumed, self.mean_bytes_assumed),
+        })
+    }
+
+    fn list_seats(
+        &self,
+        info: &RequestInfo<'_>,
+        options: &ListOptions<'_>,
+        (count, mean_bytes): (u64, u64),
+        from_cache: bool,
+    ) -> u32 {
+        let single = !info.name.is_empty();
+        let page = options.limit.unwrap_or(count).min(count);
+        let selects = !options.field_selector.is_empty() || !options.label_selector.is_empty();
+        match self.list_estimate {
+            ListEstimate::Size => {
+                let objects = match (single, from_cache, selects) {
+                    (true, ..) => 1,
+                    // Storage has to read on until the page is full of what is selected.
+                    (false, false, true) => page.max(count / 2),
+                    _ => page,
+                };
+                let bytes = objects.saturating_mul(mean_bytes);
+                let held = if from_cache { bytes.min(STREAMED_BYTES_MAX) } else { bytes };
+                u32::try_from(held.div_ceil(BYTES_PER_SEAT)).unwrap_or(u32::MAX)
+            }
+            ListEstimate::Count { objects_per_seat } => {
+                let objects = match (single, from_cache, selects) {
+                    (true, ..) => 1,
+                    (false, true, _) => count,
+                    (false, false, true) => count.saturating_add(page),
+                    (false, false, false) => page.saturating_mul(2),
+                };
+                (objects as f64 / objects_per_seat).ceil() as u32
+            }
+        }
+    }
+
+    /// Seats that would serve the watch events of one write at once; 0 when they are too few to matter.
+    fn events(&self, watches: u32) -> u32 {
+        let few = f64::from(watches) < self.watches_per_seat;
+        if few || !self.watch_events { 0 } else { (f64::from(watches) / self.watches_per_seat).ceil() as u32 }
+    }
+
+    /// Adds a tail of the given width, made narrower and longer where a ceiling asks for it.
+    fn with_tail(&self, cost: Cost, wide: u32, max_seats: u32) -> Cost {
+        if wide == 0 {
+            return cost;
+        }
+        let narrow = wide.min(ceiling(self.mutating_seats_max, max_seats)).max(1);
+        // Fixed point of 10 ns times seat, as upstream rounds.
+        let work = (f64::from(wide) * self.event_duration.as_nanos() as f64 / 10.0).round();
+        let latency = Duration::from_nanos((work / f64::from(narrow) * 10.0) as u64);
+        Cost { final_seats: narrow, additional_latency: latency, raw_seats: cost.raw_seats.max(wide), ..cost }
+    }
+
+    /// A list from storage, and the events of as many deletes (kubernetes #121198).
+    fn delete_collection(&self, info: &RequestInfo<'_>, counts: Counts, watches: u32, max_seats: u32) -> Cost {
+        let Ok(options) = ListOptions::parse(info.query) else { return self.unreadable(max_seats) };
+        let known = self.objects(counts).unwrap_or_default();
+        let list = self.estimated(self.list_seats(info, &options, known, false), max_seats);
+        let deletes = known.0.min(DELETES_CHARGED_MAX) as u32;
+        let cost = self.with_tail(list, self.events(watches).saturating_mul(deletes), max_seats);
+        Cost { additional_latency: cost.additional_latency.min(DELETES_TAIL_MAX), ..cost }
+    }
+}
+
+/// The narrower of the ceilings of the request's sort and of its level (0 = none).
+fn ceiling(sort: u32, level: u32) -> u32 {
+    if level == 0 { sort } else { sort.min(level) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::vectors::{self, number};
+
+    fn parse<'a>(method: &str, uri: &'a str) -> RequestInfo<'a> {
+        let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
+        RequestInfo::parse(method, path, query).unwrap()
+    }
+
+    /// The settings of one of the vectors' profiles.
+    fn options(profile: &Value) -> PricingOptions {
+        let (config, features) = (&profile["config"], &profile["features"]);
+        let seats = |field| number(config, field) as u32;
+        PricingOptions {
+            compat: Compat::Upstream,
+            list_estimate: if features["sizeBasedListCostEstimate"] == true {
+                ListEstimate::Size
+            } else {
+                ListEstimate::Count { objects_per_seat: config["objectsPerSeat"].as_f64().unwrap() }
+            },
+            watch_list: features["watchList"] == true,
+            // They come from a server without a store behind its cache.
+            consistent_list_from_cache: false,
+            watch_events: config["mutatingEnabled"] == true,
+            seats_min: seats("minimumSeats"),
+            list_seats_max: seats("maximumListSeatsLimit"),
+            mutating_seats_max: seats("maximumMutatingSeatsLimit"),
+            watches_per_seat: config["watchesPerSeat"].as_f64().unwrap(),
+            event_duration: Duration::from_nanos(number(config, "eventAdditionalDuration_ns") as u64),
+            ..PricingOptions::DEFAULT
+        }
+    }
+
+    /// What the vectors' object counts say of a resource.
+    fn counts(file: &Value, case: &Value) -> Counts {
+        let known =
+            file["objectCounts"].as_array().unwrap().iter().find(|c| c["groupResource"] == case["groupResource"]);
+        let Some(known) = known else { return Counts::Unknown };
+        let objects = number(known, "objectCount") as u64;
+        let mean_bytes = number(known, "averageObjectSizeBytes") as u64;
+        match number(known, "ageSeconds") {
+            age if age >= number(file, "pruneAfterSeconds") => Counts::Unknown,
+            age if age > number(file, "staleAfterSeconds") => Counts::Stale { objects, mean_bytes },
+            _ => Counts::Fresh { objects, mean_bytes },
+        }
+    }
+
+    fn each_case(mut check: impl FnMut(&Value, &PricingOptions, &RequestInfo<'_>, Counts, u32, u32)) -> usize {
+        let file = vectors::load("work_estimator.json");
+        let cases = file["cases"].as_array().unwrap();
+        for case in cases {
+            let profile = file["profiles"].as_array().unwrap().iter().find(|p| p["id"] == case["profile"]).unwrap();
+            let info = parse(case["method"].as_str().unwrap(), case["uri"].as_str().unwrap());
+            let (watches, level) = (number(case, "watchCount") as u32, number(case, "priorityLevelMaxSeats") as u32);
+            check(case, &options(profile), &info, counts(&file, case), watches, level);
+        }
+        cases.len()
+    }
+
+    fn differs(case: &Value, cost: Cost) -> bool {
+        i64::from(cost.initial_seats) != number(case, "initialSeats")
+            || i64::from(cost.final_seats) != number(case, "finalSeats")
+            || i64::from(cost.initial_seats.max(cost.final_seats)) != number(case, "maxSeats")
+            || cost.additional_latency.as_nanos() as i64 != number(case, "additionalLatency_ns")
+    }
+
+    #[test]
+    fn upstream_prices_are_those_of_kubernetes() {
+        let mut wrong = Vec::new();
+        let cases = each_case(|case, options, info, counts, watches, level| {
+            let cost = options.price(info, counts, watches, level);
+            if differs(case, cost) {
+                wrong.push(format!("{case}\n  {cost:?}"));
+            }
+        });
+        assert!(wrong.is_empty(), "{} of {cases} differ:\n{}", wrong.len(), wrong.join("\n"));
+        assert_eq!(cases, 870);
+    }
+
+    /// What of the vectors our own rules change, and nothing else does.
+    #[test]
+    fn our_prices_differ_where_we_mean_it() {
+        let mut differences = 0;
+        let cases = each_case(|case, options, info, counts, watches, level| {
+            let ours = PricingOptions { compat: Compat::Fairgate, ..options.clone() };
+            if !differs(case, ours.price(info, counts, watches, level)) {
+                return;
+            }
+            differences += 1;
+            let query = ListOptions::parse(info.query).unwrap_or_default();
+            let replays = info.verb == Verb::Watch && ours.replays(&query) && !options.replays(&query);
+            let size_unknown = matches!(counts, Counts::Fresh { objects: 1.., mean_bytes: 0 });
+            let reads = matches!(info.verb, Verb::List | Verb::Watch);
+            let uncounted = reads && (size_unknown || !matches!(counts, Counts::Fresh { .. }));
+            assert!(replays || uncounted || info.verb == Verb::DeleteCollection, "{case}");
+        });
+        assert!(differences > 0 && differences < cases);
+    }
+
+    const FRESH: Counts = Counts::Fresh { objects: 1_000, mean_bytes: 2_000 };
+
+    fn ours(method: &str, uri: &str, counts: Counts, watches: u32) -> Cost {
+        price(&parse(method, uri), counts, watches, 0)
+    }
+
+    fn upstream(method: &str, uri: &str, counts: Counts, watches: u32) -> Cost {
+        let options = PricingOptions { compat: Compat::Upstream, ..PricingOptions::DEFAULT };
+        options.price(&parse(method, uri), counts, watches, 0)
+    }
+
+    #[test]
+    fn a_watch_that_replays_is_priced_as_a_list() {
+        for uri in ["/api/v1/pods?watch=1", "/api/v1/pods?watch=1&resourceVersion=0"] {
+            assert_eq!(ours("GET", uri, FRESH, 0).initial_seats, 10, "{uri}");
+            assert_eq!(upstream("GET", uri, FRESH, 0).initial_seats, 1, "{uri}");
+        }
+        for uri in ["/api/v1/pods?watch=1&resourceVersion=7", "/api/v1/pods?watch=1&sendInitialEvents=false"] {
+            assert_eq!(ours("GET", uri, FRESH, 0).initial_seats, 1, "{uri}");
+        }
+    }
+
+    #[test]
+    fn a_stale_count_is_cautious_and_an_unknown_one_is_neither_free_nor_the_worst() {
+        let stale = Counts::Stale { objects: 201, mean_bytes: 2_000 };
+        assert_eq!(ours("GET", "/api/v1/pods", stale, 0).raw_seats, 7, "302 objects");
+        assert_eq!(upstream("GET", "/api/v1/pods", stale, 0).initial_seats, 10);
+        assert_eq!(ours("GET", "/api/v1/pods", Counts::Unknown, 0).initial_seats, 4);
+        assert_eq!(ours("GET", "/api/v1/pods?limit=10", Counts::Unknown, 0).initial_seats, 1);
+        assert_eq!(upstream("GET", "/api/v1/pods", Counts::Unknown, 0).initial_seats, 1);
+        let unsized_ = Counts::Fresh { objects: 50, mean_bytes: 0 };
+        assert_eq!(ours("GET", "/api/v1/pods", unsized_, 0).initial_seats, 2);
+        assert_eq!(upstream("GET", "/api/v1/pods", unsized_, 0).initial_seats, 10);
+    }
+
+    #[test]
+    fn deletecollection_pays_for_its_list_and_its_events() {
+        let uri = "/api/v1/namespaces/n/configmaps";
+        assert_eq!(upstream("DELETE", uri, FRESH, 50), ONE_SEAT);
+        let cost = ours("DELETE", uri, FRESH, 50);
+        assert_eq!(
+            (cost.initial_seats, cost.final_seats, cost.raw_seats),
+            (20, 10, 500),
+            "2 MB; 5 seats x 100 deletes"
+        );
+        assert_eq!(cost.additional_latency, Duration::from_millis(250));
+        assert_eq!(ours("DELETE", uri, FRESH, 100_000).additional_latency, DELETES_TAIL_MAX);
+        assert_eq!(ours("DELETE", uri, FRESH, 9).final_seats, 0, "too few watches to matter");
+    }
+
+    #[test]
+    fn ceilings_bind_and_the_raw_estimate_stays_visible() {
+        let huge = Counts::Fresh { objects: u64::MAX, mean_bytes: u64::MAX };
+        let by_version = "/api/v1/pods?resourceVersion=5&resourceVersionMatch=Exact";
+        let cost = ours("GET", by_version, huge, 0);
+        assert_eq!((cost.initial_seats, cost.raw_seats), (100, u32::MAX));
+        assert_eq!(PricingOptions::for_shard(3_000).price(&parse("GET", by_version), huge, 0, 0).initial_seats, 500);
+        assert_eq!(PricingOptions::for_shard(60).price(&parse("GET", by_version), huge, 0, 7).initial_seats, 7);
+    }
 }

@@ -1,8 +1,31 @@
-//! A set of FlowSchemas and priority levels, compiled once per configuration snapshot.
+//! A set of FlowSchemas and priority levels, compiled once per configuration snapshot (apf.md 2).
+//!
+//! # Invariants
+//! * The levels `exempt` and `catch-all` and the FlowSchemas of the same names always exist; what the
+//!   configuration does not have is supplied, `exempt` tried first and `catch-all` last.
+//! * Every FlowSchema names a level of the profile: those that dangle take no part and are reported as
+//!   [`conditions`](Profile::conditions).
+//! * Levels are sorted by name, so the same objects in any order make the same profile.
+//!
+//! [`Profile::classify`] allocates nothing and takes no lock. It costs a few string comparisons for each
+//! FlowSchema tried, and one SHA-256 when the flow depends on the request.
 
 use apiserver_api::{ClusterName, RequestInfo, UserInfo};
+use uuid::Uuid;
 
-use crate::Level;
+use self::matching::{Requester, Rule};
+use crate::{Level, shuffle};
+
+mod compile;
+mod matching;
+
+/// The name of the level and of the FlowSchema that bypass the limits.
+pub const EXEMPT: &str = "exempt";
+/// The name of the level and of the FlowSchema that take whatever nothing else matches.
+pub const CATCH_ALL: &str = "catch-all";
+
+/// Separates the home workspace of a foreign service account from the rest of its flow distinguisher.
+const HOME_SEPARATOR: &str = "\0";
 
 /// Which FlowSchema, level and flow a request belongs to. Indices into the [`Profile`] that said so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,22 +45,68 @@ pub struct FlowSchema {
     pub name: Box<str>,
     /// Index of its level.
     pub level: u16,
+    flow: Flow,
+    rules: Box<[Rule]>,
+}
+
+/// How the flow of a request is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flow {
+    /// Always this hash: the level has at most one queue (0), or the FlowSchema has no distinguisher.
+    Fixed(u64),
+    ByUser,
+    ByNamespace,
+}
+
+/// What the controller reports about a FlowSchema object: whether its level exists (apf.md 2.4).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// The FlowSchema.
+    pub flow_schema: Box<str>,
+    /// The level that it names.
+    pub level: Box<str>,
+    /// Status of the condition of type `Dangling`: the level does not exist, or is not usable.
+    pub dangling: bool,
+}
+
+impl Condition {
+    /// The reason word of the condition.
+    pub fn reason(&self) -> &'static str {
+        if self.dangling { "NotFound" } else { "Found" }
+    }
+}
+
+/// What tells an object from others of its kind, for the UID headers.
+#[derive(Clone, Debug, Default)]
+struct Identity {
+    uid: Option<[u8; 36]>,
+    generation: i64,
+}
+
+/// The UIDs of a FlowSchema and of its level, as lower-case text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uids {
+    /// For `X-Kubernetes-PF-FlowSchema-UID`.
+    pub flow_schema: [u8; 36],
+    /// For `X-Kubernetes-PF-PriorityLevel-UID`.
+    pub level: [u8; 36],
 }
 
 /// The compiled set.
 #[derive(Debug)]
 pub struct Profile {
     levels: Box<[Level]>,
+    level_ids: Box<[Identity]>,
     flow_schemas: Box<[FlowSchema]>,
+    flow_schema_ids: Box<[Identity]>,
+    /// Index of the FlowSchema `catch-all`.
+    catch_all: u16,
+    conditions: Box<[Condition]>,
+    problems: Box<[String]>,
 }
 
 impl Profile {
-    /// The mandatory and suggested objects of Kubernetes (apf.md 2.6).
-    pub fn bootstrap() -> Self {
-        Self { levels: Box::new([]), flow_schemas: Box::new([]) }
-    }
-
-    /// The levels.
+    /// The levels, sorted by name.
     pub fn levels(&self) -> &[Level] {
         &self.levels
     }
@@ -47,9 +116,99 @@ impl Profile {
         &self.flow_schemas
     }
 
+    /// Index of the level `catch-all`.
+    pub fn catch_all_level(&self) -> u16 {
+        self.flow_schemas.get(usize::from(self.catch_all)).map_or(0, |schema| schema.level)
+    }
+
+    /// What to report in the status of each FlowSchema object that went in, in the order of their names.
+    pub fn conditions(&self) -> &[Condition] {
+        &self.conditions
+    }
+
+    /// Objects that went in and take no part, one sentence each: which one, and why.
+    pub fn problems(&self) -> &[String] {
+        &self.problems
+    }
+
     /// Classifies one request of `workspace`. Allocates nothing.
     pub fn classify(&self, workspace: &ClusterName, user: &UserInfo, info: &RequestInfo<'_>) -> Classified {
-        let _ = (workspace, user, info);
-        Classified { flow_schema: 0, level: 0, flow: 0 }
+        let who = Requester::new(user, workspace.as_str());
+        let (index, schema) = self.find(&who, info);
+        let flow = match distinguisher(schema.flow, &who, info) {
+            Ok(parts) => shuffle::flow_hash(&schema.name, &parts),
+            Err(fixed) => fixed,
+        };
+        Classified { flow_schema: index, level: schema.level, flow }
     }
+
+    /// Classifies one request for a level that several workspaces share (unknown workspaces, the platform):
+    /// as [`Profile::classify`], but flows of different workspaces never have the same hash.
+    pub fn classify_shared(&self, workspace: &str, user: &UserInfo, info: &RequestInfo<'_>) -> Classified {
+        let who = Requester::new(user, workspace);
+        let (index, schema) = self.find(&who, info);
+        let flow = match distinguisher(schema.flow, &who, info) {
+            Ok(parts) => shuffle::shared_flow_hash(workspace, &schema.name, &parts),
+            Err(0) => 0,
+            Err(_) => shuffle::shared_flow_hash(workspace, &schema.name, &[]),
+        };
+        Classified { flow_schema: index, level: schema.level, flow }
+    }
+
+    fn find(&self, who: &Requester<'_>, info: &RequestInfo<'_>) -> (u16, &FlowSchema) {
+        let matching = |schema: &FlowSchema| schema.rules.iter().any(|rule| rule.matches(who, info));
+        let index = self.flow_schemas.iter().position(matching).unwrap_or(usize::from(self.catch_all));
+        // `compile` bounds the number of FlowSchemas, so the index fits.
+        let schema = self.flow_schemas.get(index).expect("the index of catch-all is within the list");
+        (index as u16, schema)
+    }
+
+    /// The UIDs that a response's headers carry: the objects' own if they have any, otherwise UUIDs of
+    /// version 5 over workspace, kind, name and generation (apf.md 9, row 18).
+    ///
+    /// A made-up UID costs a SHA-1, so do not ask per request: the answer depends on `workspace` and
+    /// `class.flow_schema` only, and may be kept beside the state of the workspace's level for as long as
+    /// the profile lives.
+    pub fn uids(&self, workspace: &ClusterName, class: Classified) -> Uids {
+        let schema = self.flow_schemas.get(usize::from(class.flow_schema));
+        let level = self.levels.get(usize::from(class.level));
+        let schema_id = self.flow_schema_ids.get(usize::from(class.flow_schema));
+        let level_id = self.level_ids.get(usize::from(class.level));
+        Uids {
+            flow_schema: uid(workspace, "FlowSchema", schema.map_or("", |s| &s.name), schema_id),
+            level: uid(workspace, "PriorityLevelConfiguration", level.map_or("", |l| &l.name), level_id),
+        }
+    }
+
+    /// The same profile for workspaces that only inherit it: the objects' own UIDs are forgotten, so that no
+    /// two workspaces see equal values and nobody learns which template they share.
+    #[must_use]
+    pub fn inherited(mut self) -> Self {
+        self.level_ids.iter_mut().chain(&mut self.flow_schema_ids).for_each(|id| id.uid = None);
+        self
+    }
+}
+
+/// The parts of the distinguisher that are to be hashed, or the hash that needs none.
+fn distinguisher<'a>(flow: Flow, who: &Requester<'a>, info: &'a RequestInfo<'_>) -> Result<[&'a str; 3], u64> {
+    let own = match flow {
+        Flow::Fixed(hash) => return Err(hash),
+        Flow::ByUser => &*who.user.name,
+        Flow::ByNamespace => &*info.namespace,
+    };
+    Ok(match who.foreign_home {
+        Some(home) => [home, HOME_SEPARATOR, own],
+        None => [own, "", ""],
+    })
+}
+
+fn uid(workspace: &ClusterName, kind: &str, name: &str, id: Option<&Identity>) -> [u8; 36] {
+    if let Some(uid) = id.and_then(|id| id.uid) {
+        return uid;
+    }
+    let generation = id.map_or(0, |id| id.generation);
+    let text = format!("{workspace}\0{kind}\0{name}\0{generation}");
+    let mut uid = [0; 36];
+    Uuid::new_v5(&Uuid::NAMESPACE_URL, text.as_bytes()).hyphenated().encode_lower(&mut uid);
+    uid
 }
