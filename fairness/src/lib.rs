@@ -6,6 +6,7 @@
 //!
 //! The scheduler below the gate does no I/O, has no clock of its own and is not async.
 
+pub mod fair_alloc;
 pub mod gate;
 pub mod levels;
 pub mod pricing;

@@ -7,7 +7,7 @@ use super::{
     CATCH_ALL, Condition, EXEMPT, Flow, FlowSchema, Identity, Profile,
     matching::{PathRule, Paths, ResourceRule, Rule, Subjects, Verbs, Words},
 };
-use crate::{Level, LevelKind, shuffle};
+use crate::{Level, LevelKind, Queuing, shuffle};
 
 /// Objects of one kind that a profile takes: their indices must fit in 16 bits, two names are supplied.
 const OBJECTS_MAX: usize = 10_000;
@@ -137,6 +137,29 @@ fn mandatory_schema(name: &str, distinguisher: Distinguisher, groups: &[&str]) -
 impl Profile {
     /// The mandatory and suggested objects of Kubernetes (apf.md 2.6).
     pub fn bootstrap() -> Self {
-        assemble(Vec::new(), Vec::new(), Vec::new())
+        let queue = |queues, hand_size| LevelKind::Queue(Queuing { queues, hand_size, queue_length_limit: 50 });
+        let level = |(name, shares, lendable_percent, kind): (&str, u32, u32, LevelKind)| {
+            (Level { lendable_percent, ..mandatory_level(name, kind, shares) }, Identity::default())
+        };
+        let levels = [
+            ("system", 30, 33, queue(64, 6)),
+            ("node-high", 40, 25, queue(64, 6)),
+            ("leader-election", 10, 0, queue(16, 4)),
+            ("workload-high", 40, 50, queue(128, 6)),
+            ("workload-low", 100, 90, queue(128, 6)),
+            ("global-default", 20, 50, queue(128, 6)),
+        ];
+        let by_group = |name: &str, precedence, level: &str, distinguisher, groups: &[&str]| Schema {
+            precedence,
+            level: level.into(),
+            ..mandatory_schema(name, distinguisher, groups)
+        };
+        let everybody = &["system:unauthenticated", "system:authenticated"];
+        let schemas = vec![
+            by_group("system-nodes", 500, "system", Distinguisher::User, &["system:nodes"]),
+            by_group("service-accounts", 9000, "workload-low", Distinguisher::User, &["system:serviceaccounts"]),
+            by_group("global-default", 9900, "global-default", Distinguisher::User, everybody),
+        ];
+        assemble(levels.into_iter().map(level).collect(), schemas, Vec::new())
     }
 }
