@@ -2,6 +2,8 @@
 //! asks for, who asks, and how a refusal looks on the wire. No I/O, no async, no policy.
 
 pub mod cluster;
+pub mod field;
+pub mod flowcontrol;
 pub mod list_options;
 pub mod names;
 mod percent;

@@ -1,6 +1,8 @@
 //! `metav1.Status`: how every refusal looks on the wire (api-server.md 2.10).
 
-use serde::Serialize;
+mod refusals;
+
+use serde::{Serialize, Serializer, ser::SerializeMap};
 
 /// The machine-readable reason of a [`Status`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -107,6 +109,47 @@ impl Status {
     /// A refusal without details.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self { code: reason.code(), reason: Some(reason), message: message.into(), details: None, continue_token: None }
+    }
+
+    /// The same with details.
+    #[must_use]
+    pub fn with_details(mut self, details: Details) -> Self {
+        self.details = Some(Box::new(details));
+        self
+    }
+
+    /// After how many seconds the client may try again; to be sent as `Retry-After`.
+    pub fn retry_after(&self) -> Option<u32> {
+        self.details.as_ref()?.retry_after_seconds
+    }
+
+    /// The wire form, in upstream's order of fields.
+    pub fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("strings and numbers can always be written")
+    }
+}
+
+impl Serialize for Status {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Metadata<'a> {
+            #[serde(rename = "continue", skip_serializing_if = "Option::is_none")]
+            continue_token: Option<&'a str>,
+        }
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("kind", "Status")?;
+        map.serialize_entry("apiVersion", "v1")?;
+        map.serialize_entry("metadata", &Metadata { continue_token: self.continue_token.as_deref() })?;
+        map.serialize_entry("status", "Failure")?;
+        map.serialize_entry("message", &self.message)?;
+        if let Some(reason) = self.reason {
+            map.serialize_entry("reason", &reason)?;
+        }
+        if let Some(details) = &self.details {
+            map.serialize_entry("details", details)?;
+        }
+        map.serialize_entry("code", &self.code)?;
+        map.end()
     }
 }
 
