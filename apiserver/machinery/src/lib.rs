@@ -1,6 +1,20 @@
 //! Generic object handling of the API server: what a resource is, and what can be done with an object
 //! of any resource. No storage, no HTTP.
 
+pub mod age;
+pub mod builtin;
+pub mod continue_token;
+pub mod field;
+pub mod names;
+pub mod object;
+pub mod options;
 pub mod resource;
+pub mod schema;
+pub mod selector;
+pub mod table;
 
-pub use self::resource::{Column, Resource, Scope};
+pub use self::{
+    continue_token::ContinueToken,
+    resource::{Column, Resource, Scope},
+    selector::Selector,
+};

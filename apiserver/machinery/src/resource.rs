@@ -1,7 +1,11 @@
 //! The description of a resource. Built-in kinds are entries of one table of these; custom resources
 //! will be made of their definitions at run time.
 
+use std::time::Duration;
+
 use serde_json::Value;
+
+use crate::{field::ErrorList, names::NameRule, schema::Message};
 
 /// Whether objects live in namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +17,7 @@ pub enum Scope {
 }
 
 /// One column of a Table (api-server.md 3.7).
+#[derive(Debug)]
 pub struct Column {
     /// Header, as upstream writes it.
     pub name: &'static str,
@@ -24,7 +29,17 @@ pub struct Column {
     pub cell: fn(&Value, i64) -> Value,
 }
 
+/// A field that field selectors may name, beside `metadata.name` and `metadata.namespace`.
+#[derive(Debug)]
+pub struct SelectableField {
+    /// For example `status.phase`.
+    pub name: &'static str,
+    /// Its value in an object; empty when it is absent.
+    pub value: for<'a> fn(&'a Value) -> &'a str,
+}
+
 /// All that the generic handlers need to know of one resource.
+#[derive(Debug)]
 pub struct Resource {
     /// API group; empty for core.
     pub group: &'static str,
@@ -44,4 +59,66 @@ pub struct Resource {
     pub scope: Scope,
     /// Columns of its Table, name and age included.
     pub columns: &'static [Column],
+    /// The verbs it is served with, in the order of discovery.
+    pub verbs: &'static [&'static str],
+    /// `status`, `finalize`; all of them are served with get, patch and update.
+    pub subresources: &'static [&'static str],
+    /// Whether `metadata.generation` is kept.
+    pub generation: bool,
+    /// Whether PUT of a missing object creates it.
+    pub create_on_update: bool,
+    /// What names are allowed.
+    pub name_rule: NameRule,
+    /// Its fields.
+    pub schema: &'static Message,
+    /// Whether bodies may be protobuf.
+    pub protobuf: bool,
+    /// Fields for field selectors beyond name and namespace.
+    pub selectable: &'static [SelectableField],
+    /// Sets defaults and what the server owns, after [`crate::meta`] has prepared the metadata and before
+    /// validation. The second argument is the stored object, `None` on create.
+    pub prepare: fn(&mut Value, Option<&Value>),
+    /// Finds what is wrong with the kind's own fields; the second argument as in `prepare`.
+    pub validate: fn(&Value, Option<&Value>, &mut ErrorList),
+    /// Names of objects that may not be deleted.
+    pub immortal: &'static [&'static str],
+    /// How long objects live after their last write.
+    pub ttl: Option<Duration>,
+}
+
+impl Resource {
+    /// `v1`, `coordination.k8s.io/v1`.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.to_owned() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    /// `configmaps`, `leases.coordination.k8s.io`: how messages of NotFound, Conflict and AlreadyExists call it.
+    pub fn qualified(&self) -> String {
+        if self.group.is_empty() { self.plural.to_owned() } else { format!("{}.{}", self.plural, self.group) }
+    }
+
+    /// `ConfigMap`, `Lease.coordination.k8s.io`: how messages of Invalid call it.
+    pub fn qualified_kind(&self) -> String {
+        if self.group.is_empty() { self.kind.to_owned() } else { format!("{}.{}", self.kind, self.group) }
+    }
+
+    /// The kind of a list of it, for example `ConfigMapList`.
+    pub fn list_kind(&self) -> String {
+        format!("{}List", self.kind)
+    }
+
+    /// Whether its objects live in namespaces.
+    pub fn is_namespaced(&self) -> bool {
+        self.scope == Scope::Namespaced
+    }
+
+    /// Whether it is served with this verb.
+    pub fn has_verb(&self, verb: &str) -> bool {
+        self.verbs.contains(&verb)
+    }
+
+    /// Whether it has this subresource.
+    pub fn has_subresource(&self, name: &str) -> bool {
+        self.subresources.contains(&name)
+    }
 }

@@ -1,0 +1,77 @@
+//! The built-in kinds: one table, in the order of discovery.
+
+mod columns;
+mod config_map;
+mod event;
+mod flowcontrol;
+mod lease;
+mod logical_cluster;
+mod namespace;
+mod secret;
+mod service_account;
+mod workspace;
+
+use serde_json::Value;
+
+use crate::{field::ErrorList, resource::Resource};
+
+const VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+
+static ALL: [Resource; 10] = [
+    config_map::CONFIG_MAPS,
+    event::EVENTS,
+    namespace::NAMESPACES,
+    secret::SECRETS,
+    service_account::SERVICE_ACCOUNTS,
+    lease::LEASES,
+    flowcontrol::FLOW_SCHEMAS,
+    flowcontrol::PRIORITY_LEVEL_CONFIGURATIONS,
+    logical_cluster::LOGICAL_CLUSTERS,
+    workspace::WORKSPACES,
+];
+
+/// All built-in resources, those of one group and version side by side, core first.
+pub fn all() -> &'static [Resource] {
+    &ALL
+}
+
+/// The resource of this group (empty for core), version and plural.
+pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static Resource> {
+    ALL.iter().find(|r| r.plural == plural && r.group == group && r.version == version)
+}
+
+fn prepare_nothing(_: &mut Value, _: Option<&Value>) {}
+
+fn validate_nothing(_: &Value, _: Option<&Value>, _: &mut ErrorList) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_resource_is_found_and_consistent() {
+        for r in all() {
+            assert!(std::ptr::eq(find(r.group, r.version, r.plural).unwrap(), r));
+            assert_eq!(r.schema.name, r.kind);
+            assert!(r.has_verb("get") && r.has_verb("list") && r.has_verb("watch"));
+            assert_eq!(r.has_subresource("status"), r.schema.field("status").is_some(), "{}", r.plural);
+            if r.protobuf {
+                assert!(r.schema.fields.iter().all(|f| f.number != 0 || ["kind", "apiVersion"].contains(&f.name)));
+            }
+            assert_eq!(r.columns.first().map(|c| c.priority), Some(0));
+        }
+        assert!(find("", "v1", "pods").is_none());
+        assert!(find("apps", "v1", "configmaps").is_none());
+    }
+
+    #[test]
+    fn those_of_one_group_and_version_stand_together() {
+        let mut seen = Vec::new();
+        for r in all() {
+            if seen.last() != Some(&(r.group, r.version)) {
+                assert!(!seen.contains(&(r.group, r.version)), "{}", r.group);
+                seen.push((r.group, r.version));
+            }
+        }
+    }
+}

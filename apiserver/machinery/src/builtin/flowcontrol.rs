@@ -1,0 +1,123 @@
+//! FlowSchema and PriorityLevelConfiguration (api-server.md 5.10). What they mean is the gateway's concern.
+
+use serde_json::{Value, json};
+
+use super::{VERBS, columns, prepare_nothing, validate_nothing};
+use crate::{
+    names::NameRule,
+    object::{self, text},
+    resource::{Column, Resource, Scope},
+    schema,
+};
+
+const GROUP: &str = "flowcontrol.apiserver.k8s.io";
+
+const FLOW_SCHEMA_COLUMNS: &[Column] = &[
+    columns::NAME,
+    columns::string("PriorityLevel", |o, _| columns::text(o, &["spec", "priorityLevelConfiguration", "name"])),
+    columns::integer("MatchingPrecedence", |o, _| {
+        object::get(o, &["spec", "matchingPrecedence"]).cloned().unwrap_or(json!(0))
+    }),
+    columns::string("DistinguisherMethod", |o, _| columns::or_none(o, &["spec", "distinguisherMethod", "type"])),
+    columns::AGE,
+    columns::string("MissingPL", |o, _| {
+        let dangling = object::items(o, &["status", "conditions"]).iter().find(|c| text(c, &["type"]) == "Dangling");
+        json!(dangling.map_or("?", |c| text(c, &["status"])))
+    }),
+];
+
+const QUEUING: &[&str] = &["spec", "limited", "limitResponse", "queuing"];
+
+fn queuing(o: &Value, field: &str) -> Value {
+    object::get(o, QUEUING).map_or(json!("<none>"), |q| columns::or_none(q, &[field]))
+}
+
+const LEVEL_COLUMNS: &[Column] = &[
+    columns::NAME,
+    columns::string("Type", |o, _| columns::text(o, &["spec", "type"])),
+    columns::string("NominalConcurrencyShares", |o, _| {
+        columns::or_none(o, &["spec", "limited", "nominalConcurrencyShares"])
+    }),
+    columns::string("Queues", |o, _| queuing(o, "queues")),
+    columns::string("HandSize", |o, _| queuing(o, "handSize")),
+    columns::string("QueueLengthLimit", |o, _| queuing(o, "queueLengthLimit")),
+    columns::AGE,
+];
+
+pub(super) const FLOW_SCHEMAS: Resource = Resource {
+    group: GROUP,
+    version: "v1",
+    plural: "flowschemas",
+    singular: "flowschema",
+    kind: "FlowSchema",
+    short_names: &[],
+    categories: &[],
+    scope: Scope::Cluster,
+    columns: FLOW_SCHEMA_COLUMNS,
+    verbs: VERBS,
+    subresources: &["status"],
+    generation: true,
+    create_on_update: false,
+    name_rule: NameRule::Subdomain,
+    schema: &schema::flowcontrol::FLOW_SCHEMA,
+    protobuf: true,
+    selectable: &[],
+    prepare: prepare_nothing,
+    validate: validate_nothing,
+    immortal: &[],
+    ttl: None,
+};
+
+pub(super) const PRIORITY_LEVEL_CONFIGURATIONS: Resource = Resource {
+    group: GROUP,
+    version: "v1",
+    plural: "prioritylevelconfigurations",
+    singular: "prioritylevelconfiguration",
+    kind: "PriorityLevelConfiguration",
+    short_names: &[],
+    categories: &[],
+    scope: Scope::Cluster,
+    columns: LEVEL_COLUMNS,
+    verbs: VERBS,
+    subresources: &["status"],
+    generation: true,
+    create_on_update: false,
+    name_rule: NameRule::Subdomain,
+    schema: &schema::flowcontrol::PRIORITY_LEVEL_CONFIGURATION,
+    protobuf: true,
+    selectable: &[],
+    prepare: prepare_nothing,
+    validate: validate_nothing,
+    immortal: &[],
+    ttl: None,
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cells(columns: &[Column], o: &Value) -> Vec<Value> {
+        columns.iter().map(|c| (c.cell)(o, 0)).collect()
+    }
+
+    #[test]
+    fn cells_of_a_flow_schema() {
+        let o = json!({"metadata": {"name": "f"}, "spec": {"priorityLevelConfiguration": {"name": "p"},
+            "matchingPrecedence": 7}, "status": {"conditions": [{"type": "Dangling", "status": "False"}]}});
+        assert_eq!(
+            cells(FLOW_SCHEMA_COLUMNS, &o),
+            [json!("f"), json!("p"), json!(7), json!("<none>"), json!("<unknown>"), json!("False")]
+        );
+        assert_eq!(cells(FLOW_SCHEMA_COLUMNS, &json!({})).last(), Some(&json!("?")));
+    }
+
+    #[test]
+    fn cells_of_a_level() {
+        let o = json!({"metadata": {"name": "p"}, "spec": {"type": "Limited", "limited": {
+            "nominalConcurrencyShares": 30, "limitResponse": {"type": "Queue", "queuing": {"queues": 64}}}}});
+        assert_eq!(
+            cells(LEVEL_COLUMNS, &o),
+            ["p", "Limited", "30", "64", "<none>", "<none>", "<unknown>"].map(Value::from)
+        );
+    }
+}

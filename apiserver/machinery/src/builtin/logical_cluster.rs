@@ -1,0 +1,88 @@
+//! kcp's LogicalCluster (kcp.md 2.2): the singleton whose existence is the existence of its cluster.
+
+use serde_json::{Value, json};
+
+use super::{VERBS, columns};
+use crate::{
+    field::{ErrorList, FieldError},
+    names::NameRule,
+    object::{self, text},
+    resource::{Column, Resource, Scope},
+    schema,
+};
+
+const PHASES: &[&str] = &["Scheduling", "Initializing", "Ready", "Unavailable", "Inactive", "Terminating", "Deleting"];
+
+const COLUMNS: &[Column] = &[
+    columns::NAME,
+    columns::string("Phase", |o, _| columns::text(o, &["status", "phase"])),
+    columns::string("URL", |o, _| columns::text(o, &["status", "URL"])),
+    columns::AGE,
+];
+
+pub(super) const LOGICAL_CLUSTERS: Resource = Resource {
+    group: "core.kcp.io",
+    version: "v1alpha1",
+    plural: "logicalclusters",
+    singular: "logicalcluster",
+    kind: "LogicalCluster",
+    short_names: &[],
+    categories: &["kcp"],
+    scope: Scope::Cluster,
+    columns: COLUMNS,
+    verbs: VERBS,
+    subresources: &["status"],
+    generation: true,
+    create_on_update: false,
+    name_rule: NameRule::Fixed("cluster"),
+    schema: &schema::kcp::LOGICAL_CLUSTER,
+    protobuf: false,
+    selectable: &[],
+    prepare,
+    validate,
+    immortal: &[],
+    ttl: None,
+};
+
+fn prepare(new: &mut Value, _: Option<&Value>) {
+    let Some(status) = object::map_mut(new, "status") else { return };
+    status.entry("phase").or_insert_with(|| json!("Scheduling"));
+}
+
+fn validate(new: &Value, old: Option<&Value>, errors: &mut ErrorList) {
+    let phase = text(new, &["status", "phase"]);
+    if !phase.is_empty() && !PHASES.contains(&phase) {
+        errors.push(FieldError::not_supported("status.phase", &json!(phase), PHASES));
+    }
+    let Some(old) = old else { return };
+    let (was, is) = (object::get(old, &["spec", "createdBy"]), object::get(new, &["spec", "createdBy"]));
+    if was.is_some() && was != is {
+        errors.push(FieldError::invalid("spec.createdBy", is.unwrap_or(&Value::Null), "field is immutable"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phase_and_creator() {
+        let mut cluster = json!({"spec": {"createdBy": {"username": "a"}}});
+        prepare(&mut cluster, None);
+        assert_eq!(cluster["status"]["phase"], "Scheduling");
+        for (new, wrong) in [
+            (json!({"spec": {"createdBy": {"username": "a"}}, "status": {"phase": "Ready"}}), 0),
+            (json!({"spec": {}, "status": {"phase": "Odd"}}), 2),
+        ] {
+            let mut errors = Vec::new();
+            validate(&new, Some(&cluster), &mut errors);
+            assert_eq!(errors.len(), wrong);
+        }
+    }
+
+    #[test]
+    fn there_is_only_one() {
+        assert_eq!(LOGICAL_CLUSTERS.name_rule.check("cluster"), None);
+        assert_eq!(LOGICAL_CLUSTERS.name_rule.check("other").as_deref(), Some("must be cluster"));
+    }
+}

@@ -1,0 +1,108 @@
+//! Namespace (api-server.md 5.1).
+
+use serde_json::{Value, json};
+
+use super::columns;
+use crate::{
+    field::{ErrorList, FieldError},
+    names::{self, NameRule},
+    object,
+    resource::{Column, Resource, Scope, SelectableField},
+    schema,
+};
+
+/// The finalizer of the namespace controller.
+const KUBERNETES: &str = "kubernetes";
+/// Every namespace carries its name in this label.
+const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+
+const COLUMNS: &[Column] =
+    &[columns::NAME, columns::string("Status", |o, _| columns::text(o, &["status", "phase"])), columns::AGE];
+
+pub(super) const NAMESPACES: Resource = Resource {
+    group: "",
+    version: "v1",
+    plural: "namespaces",
+    singular: "namespace",
+    kind: "Namespace",
+    short_names: &["ns"],
+    categories: &[],
+    scope: Scope::Cluster,
+    columns: COLUMNS,
+    verbs: &["create", "delete", "get", "list", "patch", "update", "watch"],
+    subresources: &["status", "finalize"],
+    generation: false,
+    create_on_update: false,
+    name_rule: NameRule::Label,
+    schema: &schema::core::NAMESPACE,
+    protobuf: true,
+    selectable: &[
+        SelectableField { name: "name", value: object::name },
+        SelectableField { name: "status.phase", value: |o| object::text(o, &["status", "phase"]) },
+    ],
+    prepare,
+    validate,
+    immortal: &["default", "kube-system", "kube-public"],
+    ttl: None,
+};
+
+fn prepare(new: &mut Value, old: Option<&Value>) {
+    let name = object::name(new).to_owned();
+    if let Some(labels) = new.get_mut("metadata").and_then(|m| object::map_mut(m, "labels")) {
+        labels.insert(NAME_LABEL.into(), Value::from(name));
+    }
+    if old.is_none() {
+        let mut finalizers = object::items(new, &["spec", "finalizers"]).to_vec();
+        if !finalizers.iter().any(|f| f == KUBERNETES) {
+            finalizers.push(json!(KUBERNETES));
+        }
+        object::set(new, "spec", json!({ "finalizers": finalizers }));
+        object::set(new, "status", json!({ "phase": "Active" }));
+    }
+}
+
+fn validate(new: &Value, _: Option<&Value>, errors: &mut ErrorList) {
+    for (i, finalizer) in object::items(new, &["spec", "finalizers"]).iter().enumerate() {
+        let text = finalizer.as_str().unwrap_or_default();
+        let field = format!("spec.finalizers[{i}]");
+        if let Some(wrong) = names::qualified(text) {
+            errors.push(FieldError::invalid(field, finalizer, &wrong));
+        } else if text != KUBERNETES && !text.contains('/') {
+            let wrong = "name is neither a standard finalizer name nor is it fully qualified";
+            errors.push(FieldError::invalid(field, finalizer, wrong));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_namespace_is_active_and_final() {
+        let mut ns = json!({"metadata": {"name": "a"}, "status": {"phase": "Terminating"}});
+        prepare(&mut ns, None);
+        assert_eq!(
+            ns,
+            json!({"metadata": {"name": "a", "labels": {NAME_LABEL: "a"}},
+                "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}})
+        );
+    }
+
+    #[test]
+    fn the_label_comes_back_on_update() {
+        let old = json!({"metadata": {"name": "a"}});
+        let mut ns = json!({"metadata": {"name": "a", "labels": {"x": "y", NAME_LABEL: "b"}}});
+        prepare(&mut ns, Some(&old));
+        assert_eq!(ns, json!({"metadata": {"name": "a", "labels": {"x": "y", NAME_LABEL: "a"}}}));
+    }
+
+    #[test]
+    fn finalizers_are_qualified() {
+        for (finalizer, wrong) in [("kubernetes", 0), ("a.dev/x", 0), ("x", 1), ("", 1)] {
+            let mut errors = Vec::new();
+            validate(&json!({"spec": {"finalizers": [finalizer]}}), None, &mut errors);
+            assert_eq!(errors.len(), wrong, "{finalizer}");
+        }
+    }
+}
