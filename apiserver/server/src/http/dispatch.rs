@@ -1,0 +1,106 @@
+//! Which handler answers a request.
+
+use apiserver_api::{Reason, Status, Verb};
+use apiserver_machinery::{Resource, builtin};
+use http::{HeaderValue, Response, StatusCode};
+use serde_json::json;
+
+use super::{authorization::Place, body::Body, discovery, health, openapi, read, respond, watch, write};
+use crate::{errors, server::Call};
+
+/// Answers an authorized request.
+///
+/// # Errors
+/// 404 and 405 for what is not served, and those of the handlers.
+pub(crate) async fn dispatch(call: Call<'_>) -> Result<Response<Body>, Status> {
+    if call.info.is_resource { resource(call).await } else { path(&call).await }
+}
+
+/// Requests that are not for objects.
+async fn path(call: &Call<'_>) -> Result<Response<Body>, Status> {
+    let path = &*call.info.path;
+    if path == "/metrics" && call.destination.place != Place::Bare {
+        return Ok(respond::text(StatusCode::NOT_IMPLEMENTED, "shard-level endpoint not available at workspace scope\n"));
+    }
+    let checks = health_checks(call);
+    if let Some(answer) = health::answer(path, call.info.query, &checks) {
+        return read_only(call, answer);
+    }
+    let answer = match path {
+        "/" => Some(respond::json(StatusCode::OK, &json!({"paths": discovery::paths()}))),
+        "/version" | "/version/" => Some(respond::bytes(StatusCode::OK, respond::JSON, discovery::version())),
+        _ => match discovery::answer(call)? {
+            Some(answer) => Some(answer),
+            None => openapi::answer(call)?,
+        },
+    };
+    read_only(call, answer.ok_or_else(Status::no_such_resource)?)
+}
+
+fn read_only(call: &Call<'_>, answer: Response<Body>) -> Result<Response<Body>, Status> {
+    if matches!(call.info.verb, Verb::Get | Verb::Head) { Ok(answer) } else { Err(Status::method_not_allowed()) }
+}
+
+fn health_checks(call: &Call<'_>) -> Vec<health::Check> {
+    let serving = !call.server.options().shutdown.is_cancelled();
+    // A store that answers with its revision is up; what it cannot do any more its writes will say.
+    let storage = call.server.registry().store().revision() > 0;
+    let check = |name, passed, ready_only| health::Check { name, passed, ready_only };
+    vec![check("ping", true, false), check("storage", storage, false), check("shutdown", serving, true)]
+}
+
+/// Requests for objects of one resource.
+async fn resource(call: Call<'_>) -> Result<Response<Body>, Status> {
+    let info = call.info;
+    let prefix = if info.api_group.is_empty() { "api" } else { "apis" };
+    let resource = builtin::find(&info.api_group, &info.api_version, &info.resource)
+        .filter(|_| info.api_prefix == prefix)
+        .ok_or_else(Status::no_such_resource)?;
+    if call.destination.place == Place::Wildcard && !(matches!(info.verb, Verb::List | Verb::Watch) && info.subresource.is_empty()) {
+        let mut status = Status::method_not_allowed();
+        status.message.push_str(" in the `*` logical cluster");
+        return Err(status);
+    }
+    if call.destination.place == Place::Bare {
+        return Err(Status::bad_request("the path names no logical cluster: want /clusters/<name>/api..."));
+    }
+    check_shape(&call, resource)?;
+    match info.verb {
+        Verb::Get => read::get(&call, resource).await,
+        Verb::List => read::list(&call, resource).await,
+        Verb::Watch => watch::watch(&call, resource).await,
+        Verb::Create => write::create(&call, resource).await,
+        Verb::Update => write::update(&call, resource).await,
+        Verb::Patch => write::patch(&call, resource).await,
+        Verb::Delete => write::delete(&call, resource).await,
+        Verb::DeleteCollection => write::delete_collection(&call, resource).await,
+        _ => Err(Status::method_not_allowed()),
+    }
+}
+
+/// Whether the path fits the resource, and the verb the path.
+fn check_shape(call: &Call<'_>, resource: &Resource) -> Result<(), Status> {
+    let info = call.info;
+    let sub = &*info.subresource;
+    if !sub.is_empty() && !resource.has_subresource(sub) {
+        return Err(Status::no_such_resource());
+    }
+    // In `/api/v1/namespaces/x` the name is the namespace as well.
+    let own_namespace = resource.plural == "namespaces" && resource.group.is_empty();
+    if !resource.is_namespaced() && !info.namespace.is_empty() && !own_namespace {
+        return Err(Status::no_such_resource());
+    }
+    let named = matches!(info.verb, Verb::Get | Verb::Update | Verb::Patch | Verb::Delete);
+    let has_name = !info.name.is_empty();
+    if resource.is_namespaced() && info.namespace.is_empty() && !matches!(info.verb, Verb::List | Verb::Watch) {
+        // Without its namespace an object cannot be named (recorded: 404), a collection only be read (405).
+        return Err(if has_name { Status::no_such_resource() } else { Status::method_not_allowed() });
+    }
+    let fits = match info.verb {
+        Verb::Create => !has_name && sub.is_empty(),
+        Verb::Delete => has_name && sub.is_empty(),
+        _ if named => has_name,
+        _ => sub.is_empty(),
+    };
+    if fits && resource.has_verb(info.verb.as_str()) { Ok(()) } else { Err(Status::method_not_allowed()) }
+}

@@ -1,0 +1,191 @@
+//! Watches: the frames of api-server.md 3.5 and 3.6.
+
+use std::time::Duration;
+
+use apiserver_api::Status;
+use apiserver_machinery::{Resource, options::ListOptions};
+use bytes::Bytes;
+use futures_util::{FutureExt, StreamExt, stream};
+use http::Response;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::{body::Body, form::Form, negotiation, respond};
+use crate::{
+    errors,
+    registry::{WatchEvent, WatchOptions, WatchStart, WatchStream},
+    server::Call,
+};
+
+/// How often a watch without changes is told how far it has come.
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// How long before its end a watch gets its last bookmark.
+const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
+/// Shortest time of a watch whose client names none; up to as much again is added, so that many watches that
+/// began together do not end together.
+const LIFE: Duration = Duration::from_secs(1800);
+/// Bytes after which a frame is sent even when more events are ready.
+const CHUNK: usize = 64 * 1024;
+
+/// A stream of events. What goes wrong behind the checks of the options is an ERROR event, as upstream does it.
+pub(crate) async fn watch(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
+    let form = negotiation::watch(call)?;
+    let options = ListOptions::parse(resource, call.info.query)?;
+    let now = Instant::now();
+    let end = now + options.timeout.unwrap_or_else(|| LIFE + LIFE.mul_f64(jitter()));
+    let current = call.server.registry().store().revision();
+    let start = start(&options, current);
+    let seen = match start {
+        Ok(WatchStart::Now) => current,
+        Ok(WatchStart::After(revision)) => revision,
+        // Known once the initial state is out.
+        Ok(WatchStart::State) | Err(_) => 0,
+    };
+    let frames = Frames {
+        form,
+        resource,
+        bookmarks: options.allow_bookmarks,
+        columns: true,
+        seen,
+        next_bookmark: first_bookmark(now, end),
+        end,
+        shutdown: call.server.options().shutdown.clone(),
+        marks: options.send_initial_events == Some(true),
+        events: None,
+    };
+    let opened = match start {
+        Ok(start) => call.server.registry().watch(resource, &call.collection(), WatchOptions { selector: options.selector, start }).await,
+        Err(status) => Err(status),
+    };
+    let body = match opened {
+        Ok(events) => Body::stream(stream::unfold(Frames { events: Some(events), ..frames }, |mut f| async move { f.next().await.map(|bytes| (bytes, f)) })),
+        Err(status) => Body::stream(stream::iter([error_frame(&status)])),
+    };
+    let mut response = Response::new(body);
+    response.headers_mut().insert(http::header::CONTENT_TYPE, respond::JSON);
+    Ok(response)
+}
+
+/// Where the options let the watch begin.
+fn start(options: &ListOptions, current: u64) -> Result<WatchStart, Status> {
+    let wanted = options.resource_version.unwrap_or(0);
+    match options.send_initial_events {
+        Some(true) if wanted > current => Err(errors::future_revision(wanted, current)),
+        Some(true) => Ok(WatchStart::State),
+        Some(false) if wanted == 0 => Ok(WatchStart::Now),
+        None if wanted == 0 => Ok(WatchStart::State),
+        _ => Ok(WatchStart::After(wanted)),
+    }
+}
+
+/// Between 0 and 1, different from request to request.
+fn jitter() -> f64 {
+    let byte = uuid::Uuid::new_v4().as_bytes().first().copied().unwrap_or_default();
+    f64::from(byte) / 256.0
+}
+
+/// A minute from now, but [`BOOKMARK_BEFORE_END`] if that is earlier and not over.
+fn first_bookmark(now: Instant, end: Instant) -> Instant {
+    let last = end.checked_sub(BOOKMARK_BEFORE_END).unwrap_or(end);
+    let next = now + BOOKMARK_EVERY;
+    if last > now { next.min(last) } else { next }
+}
+
+/// One watch being sent.
+struct Frames {
+    form: Form,
+    resource: &'static Resource,
+    /// Whether the client understands bookmarks.
+    bookmarks: bool,
+    /// Whether the next Table must define its columns.
+    columns: bool,
+    /// Everything up to here was sent; 0 while the initial state is not out.
+    seen: u64,
+    next_bookmark: Instant,
+    end: Instant,
+    shutdown: CancellationToken,
+    /// Whether the end of the initial state is marked (WatchList).
+    marks: bool,
+    /// `None` once the watch is over.
+    events: Option<WatchStream>,
+}
+
+impl Frames {
+    /// The next bytes to send: all events that are ready, up to a chunk.
+    async fn next(&mut self) -> Option<Bytes> {
+        let mut out = Vec::new();
+        while out.is_empty() {
+            let events = self.events.as_mut()?;
+            tokio::select! {
+                biased;
+                () = self.shutdown.cancelled() => return None,
+                () = sleep_until(self.end) => return None,
+                event = events.next() => self.take(event, &mut out),
+                () = sleep_until(self.next_bookmark) => {
+                    self.next_bookmark = first_bookmark(self.next_bookmark, self.end);
+                    if self.bookmarks && self.seen > 0 {
+                        self.bookmark(self.seen, false, &mut out);
+                    }
+                }
+            }
+            while out.len() < CHUNK {
+                let Some(event) = self.events.as_mut().and_then(|e| e.next().now_or_never()) else { break };
+                self.take(event, &mut out);
+            }
+        }
+        Some(out.into())
+    }
+
+    fn take(&mut self, event: Option<Result<WatchEvent, Status>>, out: &mut Vec<u8>) {
+        match event {
+            None => self.events = None,
+            Some(Err(status)) => {
+                out.extend_from_slice(&error_frame(&status));
+                self.events = None;
+            }
+            Some(Ok(WatchEvent::Progress(revision))) => self.seen = self.seen.max(revision),
+            Some(Ok(WatchEvent::InitialEnd(revision))) => {
+                self.seen = self.seen.max(revision);
+                if self.marks && self.bookmarks {
+                    self.bookmark(revision, true, out);
+                }
+            }
+            Some(Ok(WatchEvent::Added(object))) => self.object("ADDED", &object, out),
+            Some(Ok(WatchEvent::Modified(object))) => self.object("MODIFIED", &object, out),
+            Some(Ok(WatchEvent::Deleted(object))) => self.object("DELETED", &object, out),
+        }
+    }
+
+    fn object(&mut self, kind: &str, object: &crate::registry::Object, out: &mut Vec<u8>) {
+        let before = out.len();
+        begin(kind, out);
+        if self.seen > 0 {
+            self.seen = self.seen.max(object.revision());
+        }
+        if let Err(status) = self.form.write_one(out, object, std::mem::take(&mut self.columns)) {
+            out.truncate(before);
+            out.extend_from_slice(&error_frame(&status));
+            self.events = None;
+            return;
+        }
+        out.extend_from_slice(b"}\n");
+    }
+
+    fn bookmark(&mut self, revision: u64, initial_end: bool, out: &mut Vec<u8>) {
+        begin("BOOKMARK", out);
+        self.form.write_bookmark(out, self.resource, revision, initial_end, std::mem::take(&mut self.columns));
+        out.extend_from_slice(b"}\n");
+    }
+}
+
+fn begin(kind: &str, out: &mut Vec<u8>) {
+    out.extend_from_slice(format!("{{\"type\":\"{kind}\",\"object\":").as_bytes());
+}
+
+fn error_frame(status: &Status) -> Bytes {
+    let mut out = Vec::new();
+    begin("ERROR", &mut out);
+    out.extend_from_slice(&status.to_json());
+    out.extend_from_slice(b"}\n");
+    out.into()
+}

@@ -1,0 +1,162 @@
+//! Delete: finalizers, preconditions, propagation; one object or a collection.
+
+use apiserver_api::Status;
+use apiserver_machinery::{
+    Resource, age,
+    options::{DeleteOptions, ListOptions, Propagation},
+};
+use apiserver_storage::{Condition, Txn, TxnOutcome};
+use serde_json::Value;
+
+use super::{Collection, Object, ObjectKey, Page, Registry, lifecycle, object, store_status, write::ATTEMPTS};
+use crate::{clock, errors};
+
+/// How a delete ended.
+#[derive(Clone, Debug)]
+pub enum Deleted {
+    /// The object is gone; its last state.
+    Gone(Object),
+    /// The object is terminating: finalizers hold it.
+    Terminating(Object),
+}
+
+impl Deleted {
+    /// The object's last or present state.
+    pub fn object(&self) -> &Object {
+        match self {
+            Self::Gone(object) | Self::Terminating(object) => object,
+        }
+    }
+}
+
+impl Registry {
+    /// Deletes one object, or marks it as terminating when finalizers hold it.
+    ///
+    /// # Errors
+    /// 404, 409 for a violated precondition, and those of the store.
+    pub async fn delete(
+        &self,
+        resource: &'static Resource,
+        key: &ObjectKey,
+        options: &DeleteOptions,
+    ) -> Result<Deleted, Status> {
+        for _ in 0..ATTEMPTS {
+            let current = self.get(resource, key).await?;
+            let mut value = current.stored()?;
+            check_preconditions(options, &current, &value)?;
+            let changed = propagate(&mut value, options.propagation);
+            if !lifecycle::is_held(&value) {
+                if options.dry_run || self.remove(&current).await? {
+                    return Ok(Deleted::Gone(current));
+                }
+                continue;
+            }
+            let terminating = lifecycle::is_terminating(&value);
+            if terminating && !changed {
+                return Ok(Deleted::Terminating(current));
+            }
+            if !terminating {
+                lifecycle::terminate(resource, &mut value, &age::rfc3339(clock::unix_now()));
+            }
+            if options.dry_run {
+                return Ok(Deleted::Terminating(current.unstored(&value)));
+            }
+            if let Some(written) = self.replace(&current, &value).await? {
+                return Ok(Deleted::Terminating(written));
+            }
+        }
+        Err(errors::stale(resource, &key.name))
+    }
+
+    /// Deletes every selected object of a collection, each by itself: what was deleted before a failure stays
+    /// deleted. Answers what was there, in key order.
+    ///
+    /// # Errors
+    /// Those of [`Registry::list`] and [`Registry::delete`], except that an object that is gone already is fine.
+    pub async fn delete_collection(
+        &self,
+        resource: &'static Resource,
+        of: &Collection,
+        list: &ListOptions,
+        options: &DeleteOptions,
+    ) -> Result<Page, Status> {
+        let mut page = self.list(resource, of, list).await?;
+        for item in &mut page.items {
+            match self.delete(resource, &item.key(), options).await {
+                Ok(deleted) => *item = deleted.object().clone(),
+                Err(status) if status.code == 404 => {}
+                Err(status) => return Err(status),
+            }
+        }
+        Ok(page)
+    }
+
+    /// Removes exactly this version; false when it was changed meanwhile.
+    pub(super) async fn remove(&self, current: &Object) -> Result<bool, Status> {
+        let condition = Condition::ModRevision(current.revision());
+        let txn = Txn { key: current.storage_key().into(), condition, value: None, ttl: None };
+        match self.store.txn(txn).await.map_err(store_status)? {
+            TxnOutcome::Done { revision } => {
+                if lifecycle::is_logical_cluster(current.resource()) {
+                    self.removals.removed(&current.key().cluster, revision);
+                }
+                Ok(true)
+            }
+            TxnOutcome::Conflict(_) => Ok(false),
+        }
+    }
+
+    /// Replaces exactly this version; `None` when it was changed meanwhile.
+    pub(super) async fn replace(&self, current: &Object, value: &Value) -> Result<Option<Object>, Status> {
+        let resource = current.resource();
+        let bytes = object::encode(resource, value);
+        let condition = Condition::ModRevision(current.revision());
+        let txn = Txn { key: current.storage_key().into(), condition, value: Some(bytes.clone()), ttl: resource.ttl };
+        match self.store.txn(txn).await.map_err(store_status)? {
+            TxnOutcome::Done { revision } => Ok(Some(current.with(bytes, revision))),
+            TxnOutcome::Conflict(_) => Ok(None),
+        }
+    }
+}
+
+fn check_preconditions(options: &DeleteOptions, current: &Object, value: &Value) -> Result<(), Status> {
+    let resource = current.resource();
+    let uid = value.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default();
+    if let Some(wanted) = options.uid.as_deref().filter(|wanted| *wanted != uid) {
+        let why = format!(
+            "the UID in the precondition ({wanted}) does not match the UID in record ({uid}). The object might have been deleted and then recreated"
+        );
+        return Err(errors::precondition(resource, current.name(), &why));
+    }
+    let revision = current.revision().to_string();
+    if let Some(wanted) = options.resource_version.as_deref().filter(|wanted| *wanted != revision) {
+        let why = format!(
+            "the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record ({revision}). The object might have been modified"
+        );
+        return Err(errors::precondition(resource, current.name(), &why));
+    }
+    Ok(())
+}
+
+/// Puts the finalizers of the garbage collector as the request wants them; true when that changed anything.
+fn propagate(value: &mut Value, propagation: Option<Propagation>) -> bool {
+    let Some(propagation) = propagation else { return false };
+    let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) else { return false };
+    let old: Vec<Value> = metadata.get("finalizers").and_then(Value::as_array).cloned().unwrap_or_default();
+    let mut new: Vec<Value> =
+        old.iter().filter(|f| !matches!(f.as_str(), Some("orphan" | "foregroundDeletion"))).cloned().collect();
+    match propagation {
+        Propagation::Background => {}
+        Propagation::Foreground => new.push("foregroundDeletion".into()),
+        Propagation::Orphan => new.push("orphan".into()),
+    }
+    if new == old {
+        return false;
+    }
+    if new.is_empty() {
+        metadata.remove("finalizers");
+    } else {
+        metadata.insert("finalizers".into(), new.into());
+    }
+    true
+}

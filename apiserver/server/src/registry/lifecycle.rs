@@ -1,0 +1,102 @@
+//! When objects begin and end: finalizers, terminating namespaces and logical clusters.
+
+use apiserver_api::{ClusterName, Status, status::Cause};
+use apiserver_machinery::{Resource, builtin};
+use serde_json::{Value, json};
+
+use super::{ObjectKey, Registry};
+use crate::errors;
+
+/// The resource whose object `cluster` *is* the existence of a logical cluster (kcp.md 2.2).
+pub(crate) fn logical_clusters() -> &'static Resource {
+    builtin::find("core.kcp.io", "v1alpha1", "logicalclusters")
+        .expect("the table of built-in kinds has logicalclusters")
+}
+
+pub(crate) fn namespaces() -> &'static Resource {
+    builtin::find("", "v1", "namespaces").expect("the table of built-in kinds has namespaces")
+}
+
+pub(super) fn is_logical_cluster(resource: &Resource) -> bool {
+    resource.group == "core.kcp.io" && resource.plural == "logicalclusters"
+}
+
+fn is_namespace(resource: &Resource) -> bool {
+    resource.group.is_empty() && resource.plural == "namespaces"
+}
+
+/// Whether finalizers hold the object; a namespace has some in its spec too.
+pub(super) fn is_held(value: &Value) -> bool {
+    let some = |pointer: &str| value.pointer(pointer).and_then(Value::as_array).is_some_and(|f| !f.is_empty());
+    some("/metadata/finalizers")
+        || (value.get("kind").and_then(Value::as_str) == Some("Namespace") && some("/spec/finalizers"))
+}
+
+/// Whether the object was deleted and waits for its finalizers.
+pub(crate) fn is_terminating(value: &Value) -> bool {
+    value.pointer("/metadata/deletionTimestamp").is_some_and(|t| !t.is_null())
+}
+
+/// Marks the object as deleted at `now` (RFC 3339).
+pub(super) fn terminate(resource: &Resource, value: &mut Value, now: &str) {
+    if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.insert("deletionTimestamp".into(), now.into());
+        metadata.insert("deletionGracePeriodSeconds".into(), 0.into());
+        if let (true, Some(generation)) = (resource.generation, metadata.get("generation").and_then(Value::as_i64)) {
+            metadata.insert("generation".into(), (generation + 1).into());
+        }
+    }
+    if is_namespace(resource) {
+        if let Some(fields) = value.as_object_mut() {
+            let status = fields.entry("status").or_insert_with(|| json!({}));
+            if let Some(status) = status.as_object_mut() {
+                status.insert("phase".into(), "Terminating".into());
+            }
+        }
+    }
+}
+
+impl Registry {
+    /// Whether `name` may be created: its namespace must exist and not be terminating (admission
+    /// NamespaceLifecycle), its logical cluster must exist and not be past its terminators.
+    pub(super) async fn admit_create(
+        &self,
+        resource: &'static Resource,
+        cluster: &ClusterName,
+        namespace: &str,
+        name: &str,
+    ) -> Result<(), Status> {
+        if !is_logical_cluster(resource) {
+            let Some(logical) = self.logical_cluster(cluster).await? else {
+                return Err(errors::not_found(logical_clusters(), "cluster"));
+            };
+            let logical = logical.stored()?;
+            // Terminators may still make what they need; behind them whatever is created would outlive its cluster.
+            let terminators =
+                logical.pointer("/status/terminators").and_then(Value::as_array).is_some_and(|t| !t.is_empty());
+            if is_terminating(&logical) && !terminators {
+                let why =
+                    format!("unable to create new content in logical cluster {cluster} because it is being deleted");
+                return Err(errors::forbidden(resource, name, &why));
+            }
+        }
+        if !resource.is_namespaced() {
+            return Ok(());
+        }
+        let Some(found) = self.find(namespaces(), &ObjectKey::new(cluster, "", namespace)).await? else {
+            return Err(errors::not_found(namespaces(), namespace));
+        };
+        if is_terminating(&found.stored()?) {
+            let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
+            let mut status = errors::forbidden(resource, name, &why);
+            let cause = Cause {
+                reason: "NamespaceTerminating".into(),
+                message: format!("namespace {namespace} is being terminated"),
+                field: "metadata.namespace".into(),
+            };
+            status.details.get_or_insert_default().causes.push(cause);
+            return Err(status);
+        }
+        Ok(())
+    }
+}

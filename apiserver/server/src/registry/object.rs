@@ -1,0 +1,337 @@
+//! The stored form of an object, and how it leaves the store without being parsed.
+//!
+//! Stored bytes are always written by [`encode`]: compact JSON that begins with
+//! `{"kind":K,"apiVersion":V,"metadata":{`, with `annotations` as the first member of the metadata when there
+//! are any. What the key and the store know already is never stored: `metadata.resourceVersion` and the
+//! annotation `kcp.io/cluster` (kcp.md 1.3). Both are spliced in behind the fixed beginning on every way out, so
+//! rendering costs one copy of the bytes and no parse. Bytes that begin otherwise (a foreign writer) are parsed.
+
+use std::fmt;
+
+use apiserver_api::{ClusterName, Status};
+use apiserver_machinery::{Resource, selector::Selector};
+use apiserver_storage::KeyValue;
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use crate::errors;
+
+/// Annotation that carries the name of the object's logical cluster on every answer.
+pub const CLUSTER_ANNOTATION: &str = "kcp.io/cluster";
+
+/// One object at one revision: a cheap handle on its stored bytes. Parsed only on request.
+#[derive(Clone)]
+pub struct Object {
+    resource: &'static Resource,
+    kv: KeyValue,
+    /// Bytes of the key in front of the cluster.
+    prefix: usize,
+}
+
+impl fmt::Debug for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.kv.key, self.kv.mod_revision)
+    }
+}
+
+impl Object {
+    /// Wraps a stored value; `prefix` is the length of the key in front of the cluster.
+    pub(crate) fn new(resource: &'static Resource, prefix: usize, kv: KeyValue) -> Self {
+        Self { resource, kv, prefix }
+    }
+
+    /// Its resource.
+    pub fn resource(&self) -> &'static Resource {
+        self.resource
+    }
+
+    /// Revision of its last change: the `resourceVersion`.
+    pub fn revision(&self) -> u64 {
+        self.kv.mod_revision
+    }
+
+    /// The storage key.
+    pub(crate) fn storage_key(&self) -> &str {
+        &self.kv.key
+    }
+
+    /// Size of the stored bytes.
+    pub fn stored_len(&self) -> usize {
+        self.kv.value.len()
+    }
+
+    /// The name of its logical cluster.
+    pub fn cluster(&self) -> &str {
+        self.segments().0
+    }
+
+    /// Its namespace; empty for cluster-scoped resources.
+    pub fn namespace(&self) -> &str {
+        self.segments().1
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.segments().2
+    }
+
+    /// Where it is, as an owned key.
+    ///
+    /// # Panics
+    /// Never: every key was made from a [`ClusterName`].
+    pub fn key(&self) -> super::ObjectKey {
+        let (cluster, namespace, name) = self.segments();
+        let cluster: ClusterName = cluster.parse().expect("storage keys are made from cluster names");
+        super::ObjectKey { cluster, namespace: namespace.into(), name: name.into() }
+    }
+
+    fn segments(&self) -> (&str, &str, &str) {
+        let tail = self.kv.key.get(self.prefix..).unwrap_or_default();
+        let (cluster, rest) = tail.split_once('/').unwrap_or((tail, ""));
+        let (namespace, name) = rest.split_once('/').unwrap_or(("", rest));
+        (cluster, namespace, name)
+    }
+
+    /// The same object with another revision: a DELETED event carries the revision of the deletion.
+    pub(crate) fn at_revision(mut self, revision: u64) -> Self {
+        self.kv.mod_revision = revision;
+        self
+    }
+
+    /// The object as clients see it: parsed, with kind, apiVersion, resourceVersion and the cluster annotation.
+    ///
+    /// # Errors
+    /// 500 when the stored bytes are no JSON object.
+    pub fn value(&self) -> Result<Value, Status> {
+        let mut value = self.stored()?;
+        let Some(fields) = value.as_object_mut() else {
+            return Err(errors::internal("stored bytes are no JSON object"));
+        };
+        fields.insert("kind".into(), self.resource.kind.into());
+        fields.insert("apiVersion".into(), self.resource.api_version().into());
+        set_read_fields(metadata_mut(fields), self.cluster(), self.kv.mod_revision);
+        Ok(value)
+    }
+
+    /// Whether a selector selects it. Parses the object unless the selector is empty.
+    ///
+    /// # Errors
+    /// 500 when the stored bytes are no JSON.
+    pub fn matches(&self, selector: &Selector) -> Result<bool, Status> {
+        Ok(selector.is_empty() || selector.matches(&self.stored()?))
+    }
+
+    /// The same object with other bytes, which are not stored: revision 0 stands for no resourceVersion.
+    pub(super) fn unstored(&self, value: &Value) -> Self {
+        self.with(encode(self.resource, value), self.kv.mod_revision)
+    }
+
+    /// The same object as it was stored by a later write.
+    pub(super) fn with(&self, value: Bytes, revision: u64) -> Self {
+        let kv = KeyValue { value, mod_revision: revision, ..self.kv.clone() };
+        Self { kv, ..*self }
+    }
+
+    /// The stored bytes, parsed, without what [`Object::value`] adds.
+    pub(crate) fn stored(&self) -> Result<Value, Status> {
+        serde_json::from_slice(&self.kv.value)
+            .map_err(|e| errors::internal(format!("stored object {} cannot be read: {e}", self.kv.key)))
+    }
+
+    /// Appends the object as JSON. `typed` = with `kind` and `apiVersion` (single objects and events have them,
+    /// items of lists of built-in kinds do not, api-server.md 3.1).
+    pub fn write_json(&self, out: &mut Vec<u8>, typed: bool) {
+        let bytes = &self.kv.value[..];
+        let Some(at) = metadata_start(bytes) else { return self.write_parsed(out, typed) };
+        let (head, body) = bytes.split_at(at);
+        out.reserve(bytes.len() + 96);
+        if typed {
+            out.extend_from_slice(head)
+        } else {
+            out.extend_from_slice(METADATA)
+        };
+        self.write_read_fields(out, body);
+    }
+
+    /// The bytes behind `"metadata":{`, with resourceVersion and cluster annotation put in front of them.
+    fn write_read_fields(&self, out: &mut Vec<u8>, body: &[u8]) {
+        let version = if self.kv.mod_revision == 0 {
+            String::new()
+        } else {
+            format!("\"resourceVersion\":\"{}\",", self.kv.mod_revision)
+        };
+        out.extend_from_slice(
+            format!("{version}\"annotations\":{{\"{CLUSTER_ANNOTATION}\":\"{}\"", self.cluster()).as_bytes(),
+        );
+        match body.strip_prefix(ANNOTATIONS) {
+            Some(rest) => {
+                // Never empty: `encode` drops an empty map.
+                out.push(b',');
+                out.extend_from_slice(rest);
+            }
+            None => {
+                out.push(b'}');
+                if body.first() != Some(&b'}') {
+                    out.push(b',');
+                }
+                out.extend_from_slice(body);
+            }
+        }
+    }
+
+    fn write_parsed(&self, out: &mut Vec<u8>, typed: bool) {
+        // Bytes that are no object at all cannot be shown; their place is shown instead, so that a list stays a list.
+        let mut value =
+            self.value().unwrap_or_else(|_| json!({"metadata": {"name": self.name(), "namespace": self.namespace()}}));
+        if let (false, Some(fields)) = (typed, value.as_object_mut()) {
+            fields.remove("kind");
+            fields.remove("apiVersion");
+        }
+        write_value(out, &value);
+    }
+
+    /// Appends only the metadata, as a `PartialObjectMetadata`; `typed` as in [`Object::write_json`].
+    pub fn write_partial(&self, out: &mut Vec<u8>, typed: bool) {
+        let head: &[u8] = if typed {
+            b"{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":{"
+        } else {
+            METADATA
+        };
+        let bytes = &self.kv.value[..];
+        let metadata =
+            metadata_start(bytes).and_then(|at| bytes.get(at..)).and_then(|body| body.get(..object_end(body)?));
+        match metadata {
+            Some(body) => {
+                out.extend_from_slice(head);
+                self.write_read_fields(out, body);
+                out.push(b'}');
+            }
+            None => {
+                out.extend_from_slice(head);
+                out.pop();
+                let metadata = self
+                    .value()
+                    .ok()
+                    .and_then(|mut v| v.get_mut("metadata").map(Value::take))
+                    .unwrap_or_else(|| json!({"name": self.name()}));
+                write_value(out, &metadata);
+                out.push(b'}');
+            }
+        }
+    }
+
+    /// The object as JSON bytes, with kind and apiVersion.
+    pub fn to_json(&self) -> Bytes {
+        let mut out = Vec::new();
+        self.write_json(&mut out, true);
+        out.into()
+    }
+}
+
+const METADATA: &[u8] = b"{\"metadata\":{";
+const ANNOTATIONS: &[u8] = b"\"annotations\":{";
+
+/// Offset behind `"metadata":{` when the bytes have the form that [`encode`] writes.
+fn metadata_start(bytes: &[u8]) -> Option<usize> {
+    // kind and apiVersion contain no quote, so the first occurrence within the short head is the real one.
+    let head = bytes.get(..bytes.len().min(256))?;
+    head.starts_with(b"{\"kind\":\"").then_some(())?;
+    let inner = METADATA.get(1..)?;
+    head.windows(inner.len()).position(|w| w == inner).map(|at| at + inner.len())
+}
+
+/// Offset of the `}` that ends an object whose opening brace was just passed.
+fn object_end(body: &[u8]) -> Option<usize> {
+    let (mut depth, mut in_string, mut escaped) = (1_u32, false, false);
+    for (at, byte) in body.iter().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => {
+                depth -= 1;
+                if depth == 0 {
+                    return Some(at);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+fn metadata_mut(fields: &mut Map<String, Value>) -> &mut Map<String, Value> {
+    let metadata = fields.entry("metadata").or_insert_with(|| json!({}));
+    if !metadata.is_object() {
+        *metadata = json!({});
+    }
+    metadata.as_object_mut().expect("made an object above")
+}
+
+fn set_read_fields(metadata: &mut Map<String, Value>, cluster: &str, revision: u64) {
+    if revision > 0 {
+        metadata.insert("resourceVersion".into(), revision.to_string().into());
+    }
+    let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
+    if !annotations.is_object() {
+        *annotations = json!({});
+    }
+    if let Some(annotations) = annotations.as_object_mut() {
+        annotations.insert(CLUSTER_ANNOTATION.into(), cluster.into());
+    }
+}
+
+/// Removes what is never stored: resourceVersion, selfLink, the cluster annotation, and the map of annotations
+/// when nothing else was in it.
+pub(crate) fn strip(value: &mut Value) {
+    let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    metadata.remove("resourceVersion");
+    metadata.remove("selfLink");
+    if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+        annotations.remove(CLUSTER_ANNOTATION);
+    }
+    if metadata.get("annotations").is_some_and(|a| a.is_null() || a.as_object().is_some_and(Map::is_empty)) {
+        metadata.remove("annotations");
+    }
+}
+
+/// The stored bytes of an object that went through [`strip`].
+pub(crate) fn encode(resource: &Resource, value: &Value) -> Bytes {
+    let mut out = Vec::with_capacity(512);
+    out.extend_from_slice(
+        format!("{{\"kind\":\"{}\",\"apiVersion\":\"{}\",\"metadata\":{{", resource.kind, resource.api_version())
+            .as_bytes(),
+    );
+    let empty = Map::new();
+    let metadata = value.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
+    let first = metadata.get_key_value("annotations");
+    let others = metadata.iter().filter(|(k, _)| *k != "annotations");
+    write_members(&mut out, first.into_iter().chain(others));
+    out.push(b'}');
+    for (key, member) in value.as_object().into_iter().flatten() {
+        if !matches!(key.as_str(), "kind" | "apiVersion" | "metadata") {
+            out.push(b',');
+            write_members(&mut out, std::iter::once((key, member)));
+        }
+    }
+    out.push(b'}');
+    out.into()
+}
+
+fn write_members<'a>(out: &mut Vec<u8>, members: impl Iterator<Item = (&'a String, &'a Value)>) {
+    for (n, (key, member)) in members.enumerate() {
+        if n > 0 {
+            out.push(b',');
+        }
+        serde_json::to_writer(&mut *out, key).expect("a string is always JSON, a Vec takes every write");
+        out.push(b':');
+        write_value(out, member);
+    }
+}
+
+/// Appends any value.
+pub(crate) fn write_value(out: &mut Vec<u8>, value: &Value) {
+    serde_json::to_writer(out, value).expect("a Value is always JSON, a Vec takes every write");
+}

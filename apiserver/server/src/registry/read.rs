@@ -1,0 +1,210 @@
+//! Get and list.
+
+use apiserver_api::{ClusterName, Status};
+use apiserver_machinery::{
+    Resource,
+    continue_token::ContinueToken,
+    options::{ListOptions, VersionMatch},
+};
+use apiserver_storage::{KeyValue, Range, RangeResult, StoreError};
+
+use super::{Collection, Object, ObjectKey, Registry, storage_key, storage_prefix, store_status};
+use crate::errors;
+
+/// A list, or one page of it.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// In key order: cluster, namespace, name.
+    pub items: Vec<Object>,
+    /// The revision at which the list is true.
+    pub revision: u64,
+    /// Present when there is more.
+    pub continue_token: Option<String>,
+    /// Objects behind this page, exactly; only without selectors and only when there are any.
+    pub remaining: Option<u64>,
+}
+
+/// Keys read at once when a selector filters a page.
+const SCAN: usize = 1000;
+
+impl Registry {
+    /// One object as it is now.
+    ///
+    /// # Errors
+    /// 404, and those of the store.
+    pub async fn get(&self, resource: &'static Resource, key: &ObjectKey) -> Result<Object, Status> {
+        self.find(resource, key).await?.ok_or_else(|| errors::not_found(resource, &key.name))
+    }
+
+    /// One object as it is now, if it is there.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn find(&self, resource: &'static Resource, key: &ObjectKey) -> Result<Option<Object>, Status> {
+        let Ok((path, prefix)) = storage_key(resource, key) else { return Ok(None) };
+        let found = self.store.get(&path).await.map_err(store_status)?;
+        Ok(found.map(|kv| Object::new(resource, prefix, kv)))
+    }
+
+    /// The objects of a collection at one revision. Selected by name it costs one read of one key; without
+    /// selectors it is one range read, with them it reads on until the page is full.
+    ///
+    /// # Errors
+    /// 400 for a bad token, 410 for a forgotten revision, 504 for a future one, and those of the store.
+    pub async fn list(
+        &self,
+        resource: &'static Resource,
+        of: &Collection,
+        options: &ListOptions,
+    ) -> Result<Page, Status> {
+        let (prefix, cluster_at) = storage_prefix(resource, of)?;
+        let cluster = of.cluster.as_ref().map_or("*", ClusterName::as_str);
+        let start = Start::of(options, resource, (cluster, &of.namespace), &prefix, self.store.revision())?;
+        let mut scan = Scan { registry: self, resource, cluster, namespace: &of.namespace, cluster_at, start, prefix };
+        if let Some(name) = of.single_name(resource, &options.selector) {
+            return scan.by_name(name, options).await;
+        }
+        if options.selector.is_empty() {
+            scan.plain(options.limit.unwrap_or(0)).await
+        } else {
+            scan.filtered(options).await
+        }
+    }
+}
+
+/// Where a list begins and as of when.
+struct Start {
+    after: Option<String>,
+    revision: Option<u64>,
+    /// A forgotten revision is refused with a token to go on with.
+    continued: bool,
+}
+
+impl Start {
+    /// What the options ask for (the table of api-server.md 3.2).
+    fn of(
+        options: &ListOptions,
+        resource: &Resource,
+        place: (&str, &str),
+        prefix: &str,
+        current: u64,
+    ) -> Result<Self, Status> {
+        if !options.continue_token.is_empty() {
+            let token = ContinueToken::decode(&options.continue_token, resource, place.0, place.1)?;
+            return Ok(Self {
+                after: Some(format!("{prefix}{}", token.after)),
+                revision: token.revision,
+                continued: true,
+            });
+        }
+        let wanted = options.resource_version.unwrap_or(0);
+        let exact = match options.version_match {
+            Some(VersionMatch::Exact) => true,
+            Some(VersionMatch::NotOlderThan) => false,
+            // The legacy meaning of a version beside a limit.
+            None => options.limit.is_some(),
+        };
+        if exact && wanted > 0 {
+            return Ok(Self { after: None, revision: Some(wanted), continued: false });
+        }
+        if wanted > current {
+            return Err(errors::future_revision(wanted, current));
+        }
+        Ok(Self { after: None, revision: None, continued: false })
+    }
+}
+
+/// One list being read.
+struct Scan<'a> {
+    registry: &'a Registry,
+    resource: &'static Resource,
+    cluster: &'a str,
+    namespace: &'a str,
+    prefix: String,
+    cluster_at: usize,
+    start: Start,
+}
+
+impl Scan<'_> {
+    async fn range(&self, prefix: &str, limit: usize) -> Result<RangeResult, Status> {
+        let range =
+            Range { prefix: prefix.to_owned(), after: self.start.after.clone(), limit, revision: self.start.revision };
+        self.registry.store.range(range).await.map_err(|error| match error {
+            StoreError::Compacted { .. } if self.start.continued => {
+                let start = self.start.after.as_deref().and_then(|a| a.strip_prefix(&self.prefix)).unwrap_or_default();
+                errors::expired_continue(self.token(None, start))
+            }
+            StoreError::Compacted { .. } => errors::expired_list(),
+            // An exact read is no read that a little patience helps (api-server.md 3.2).
+            StoreError::Future { requested, current } => {
+                let mut status = errors::future_revision(requested, current);
+                if let Some(details) = &mut status.details {
+                    details.retry_after_seconds = None;
+                }
+                status
+            }
+            other => store_status(other),
+        })
+    }
+
+    fn object(&self, kv: KeyValue) -> Object {
+        Object::new(self.resource, self.cluster_at, kv)
+    }
+
+    /// The first key that begins with the wanted key is the wanted key or it is not there.
+    async fn by_name(&self, name: &str, options: &ListOptions) -> Result<Page, Status> {
+        let wanted = format!("{}{name}", self.prefix);
+        let found = self.range(&wanted, 1).await?;
+        let mut items = Vec::new();
+        for kv in found.items.into_iter().filter(|kv| *kv.key == *wanted) {
+            let object = self.object(kv);
+            if object.matches(&options.selector)? {
+                items.push(object);
+            }
+        }
+        Ok(Page { items, revision: found.revision, continue_token: None, remaining: None })
+    }
+
+    async fn plain(&self, limit: usize) -> Result<Page, Status> {
+        let found = self.range(&self.prefix, limit).await?;
+        let items: Vec<Object> = found.items.into_iter().map(|kv| self.object(kv)).collect();
+        let more = found.remaining > 0;
+        let continue_token = if more { self.token_behind(found.revision, &items) } else { None };
+        Ok(Page { items, revision: found.revision, continue_token, remaining: more.then_some(found.remaining) })
+    }
+
+    /// Reads one match more than asked for, so that a token is only given when there is a next item.
+    async fn filtered(&mut self, options: &ListOptions) -> Result<Page, Status> {
+        let limit = options.limit.unwrap_or(0);
+        let mut items = Vec::new();
+        loop {
+            let chunk = if limit == 0 { 0 } else { SCAN };
+            let found = self.range(&self.prefix, chunk).await?;
+            self.start.revision = Some(found.revision);
+            self.start.after = found.items.last().map(|kv| kv.key.to_string());
+            for kv in found.items {
+                let object = self.object(kv);
+                if object.matches(&options.selector)? {
+                    items.push(object);
+                }
+                if limit > 0 && items.len() > limit {
+                    items.truncate(limit);
+                    let continue_token = self.token_behind(found.revision, &items);
+                    return Ok(Page { items, revision: found.revision, continue_token, remaining: None });
+                }
+            }
+            if found.remaining == 0 {
+                return Ok(Page { items, revision: found.revision, continue_token: None, remaining: None });
+            }
+        }
+    }
+
+    fn token_behind(&self, revision: u64, items: &[Object]) -> Option<String> {
+        let last = items.last()?.storage_key().strip_prefix(&self.prefix)?;
+        Some(self.token(Some(revision), last))
+    }
+
+    fn token(&self, revision: Option<u64>, after: &str) -> String {
+        ContinueToken { revision, after: after.to_owned() }.encode(self.resource, self.cluster, self.namespace)
+    }
+}

@@ -1,0 +1,229 @@
+//! Watch: the changes of a collection as typed events, in the order of revisions, without gap or duplicate.
+
+use std::{collections::VecDeque, pin::Pin};
+
+use apiserver_api::Status;
+use apiserver_machinery::{Resource, options::ListOptions, selector::Selector};
+use apiserver_storage::{Event, StoreError, WatchStream as StoreStream};
+use futures_util::{Stream, StreamExt, stream};
+use tokio::sync::watch;
+
+use super::{Collection, Object, Registry, storage_prefix, store_status};
+use crate::errors;
+
+/// Where a watch begins (api-server.md 3.2, 3.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchStart {
+    /// Only changes from now on.
+    Now,
+    /// Only changes after this revision.
+    After(u64),
+    /// First the present state as `Added`, then [`WatchEvent::InitialEnd`], then changes.
+    State,
+}
+
+/// What to watch.
+#[derive(Clone, Debug)]
+pub struct WatchOptions {
+    /// Which objects.
+    pub selector: Selector,
+    /// See [`WatchStart`].
+    pub start: WatchStart,
+}
+
+/// One event of a watch.
+#[derive(Clone, Debug)]
+pub enum WatchEvent {
+    /// The object is there, or began to match.
+    Added(Object),
+    /// The object changed.
+    Modified(Object),
+    /// The object is gone or stopped to match: its last matching state with the revision of the change.
+    Deleted(Object),
+    /// The present state was delivered whole; it was the state at this revision. Only after [`WatchStart::State`].
+    InitialEnd(u64),
+    /// Everything up to this revision has been delivered.
+    Progress(u64),
+}
+
+/// Events, then the end of the stream (the logical cluster is gone) or one error (410, or a slow reader).
+pub type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchEvent, Status>> + Send>>;
+
+impl Registry {
+    /// The changes of a collection. Selected by name, only one key is watched.
+    ///
+    /// # Errors
+    /// Those of the store's read for [`WatchStart::State`]; 410 for a forgotten revision. Later failures are the
+    /// stream's last item.
+    pub async fn watch(
+        &self,
+        resource: &'static Resource,
+        of: &Collection,
+        options: WatchOptions,
+    ) -> Result<WatchStream, Status> {
+        let (mut prefix, cluster_at) = storage_prefix(resource, of)?;
+        let removal = of.cluster.as_ref().map(|cluster| self.removals.subscribe(cluster));
+        let current = self.store.revision();
+        let mut state = State {
+            registry: self.clone(),
+            resource,
+            cluster_at,
+            prefix: String::new(),
+            selector: options.selector,
+            pending: VecDeque::new(),
+            mark: None,
+            seen: current,
+            from: 0,
+            source: None,
+            removal,
+            ended: false,
+        };
+        match options.start {
+            WatchStart::Now => {}
+            WatchStart::After(revision) => (state.seen, state.from) = (revision.min(current), revision),
+            WatchStart::State => {
+                let list = ListOptions { selector: state.selector.clone(), ..ListOptions::default() };
+                let page = self.list(resource, of, &list).await?;
+                (state.seen, state.mark, state.pending) = (page.revision, Some(page.revision), page.items.into());
+            }
+        }
+        if let Some(name) = of.single_name(resource, &state.selector) {
+            // Longer names begin with it too; the selector keeps them out.
+            prefix.push_str(name);
+        }
+        state.prefix = prefix;
+        if state.pending.is_empty() {
+            state.open().await?;
+        }
+        Ok(Box::pin(stream::unfold(state, |mut state| async move { state.next().await.map(|item| (item, state)) })))
+    }
+}
+
+struct State {
+    registry: Registry,
+    resource: &'static Resource,
+    cluster_at: usize,
+    prefix: String,
+    selector: Selector,
+    /// The initial state, not yet delivered.
+    pending: VecDeque<Object>,
+    /// The initial state's revision, not yet delivered.
+    mark: Option<u64>,
+    /// Everything up to here was delivered or is in `pending`.
+    seen: u64,
+    /// Events up to here are not wanted: a watch may begin in the future (api-server.md 3.2).
+    from: u64,
+    /// Opened behind the initial state: a slow reader of that must not overflow the store's buffer.
+    source: Option<StoreStream>,
+    removal: Option<watch::Receiver<Option<u64>>>,
+    ended: bool,
+}
+
+impl State {
+    async fn open(&mut self) -> Result<(), Status> {
+        let stream = self.registry.store.watch(&self.prefix, self.seen).await.map_err(|e| self.refusal(e))?;
+        self.source = Some(stream);
+        Ok(())
+    }
+
+    fn refusal(&self, error: StoreError) -> Status {
+        match error {
+            StoreError::Compacted { oldest, .. } => errors::expired_watch(self.seen, oldest),
+            other => store_status(other),
+        }
+    }
+
+    async fn next(&mut self) -> Option<Result<WatchEvent, Status>> {
+        loop {
+            if self.ended {
+                return None;
+            }
+            if let Some(object) = self.pending.pop_front() {
+                return Some(Ok(WatchEvent::Added(object)));
+            }
+            if let Some(revision) = self.mark.take() {
+                return Some(Ok(WatchEvent::InitialEnd(revision)));
+            }
+            // A removed cluster ends its watches, behind everything that happened in it before.
+            let removed_at = self.removal.as_ref().and_then(|r| *r.borrow());
+            if removed_at.is_some_and(|at| self.seen >= at) {
+                return None;
+            }
+            let Some(source) = &mut self.source else {
+                if let Err(status) = self.open().await {
+                    self.ended = true;
+                    return Some(Err(status));
+                }
+                continue;
+            };
+            let event = tokio::select! {
+                event = source.next() => event,
+                () = changed(&mut self.removal, removed_at) => continue,
+            };
+            match event {
+                None => return None,
+                Some(Err(StoreError::Closed)) => return None,
+                Some(Err(error)) => {
+                    self.ended = true;
+                    return Some(Err(self.refusal(error)));
+                }
+                Some(Ok(event)) => {
+                    if let Some(item) = self.take(event) {
+                        self.ended = item.is_err();
+                        return Some(item);
+                    }
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, event: Event) -> Option<Result<WatchEvent, Status>> {
+        let revision = match &event {
+            Event::Put { kv, .. } => kv.mod_revision,
+            Event::Delete { revision, .. } => *revision,
+            Event::Progress(revision) => *revision,
+        };
+        self.seen = self.seen.max(revision);
+        if revision <= self.from {
+            return None;
+        }
+        Some(self.translate(event).map(|e| e.unwrap_or(WatchEvent::Progress(revision))))
+    }
+
+    /// None for a change of an object that is not and was not selected.
+    fn translate(&self, event: Event) -> Result<Option<WatchEvent>, Status> {
+        let object = |kv| Object::new(self.resource, self.cluster_at, kv);
+        Ok(match event {
+            Event::Progress(revision) => Some(WatchEvent::Progress(revision)),
+            Event::Delete { prev, revision } => {
+                let prev = object(prev);
+                prev.matches(&self.selector)?.then(|| WatchEvent::Deleted(prev.at_revision(revision)))
+            }
+            Event::Put { kv, prev } => {
+                let revision = kv.mod_revision;
+                let (new, old) = (object(kv), prev.map(object));
+                let did = match &old {
+                    Some(old) => old.matches(&self.selector)?,
+                    None => false,
+                };
+                match (did, new.matches(&self.selector)?) {
+                    (false, true) => Some(WatchEvent::Added(new)),
+                    (true, true) => Some(WatchEvent::Modified(new)),
+                    (true, false) => old.map(|old| WatchEvent::Deleted(old.at_revision(revision))),
+                    (false, false) => None,
+                }
+            }
+        })
+    }
+}
+
+/// Resolves when the cluster was removed and that was not known; never for the wildcard.
+async fn changed(removal: &mut Option<watch::Receiver<Option<u64>>>, known: Option<u64>) {
+    if let (Some(receiver), None) = (removal, known) {
+        // Fails when the sender is gone, which cannot be before it sent: then there is nothing to wait for.
+        if receiver.wait_for(Option::is_some).await.is_ok() {
+            return;
+        }
+    }
+    std::future::pending().await
+}

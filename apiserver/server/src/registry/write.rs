@@ -1,0 +1,200 @@
+//! Create, update and modify.
+
+use apiserver_api::{ClusterName, Status};
+use apiserver_machinery::{Resource, field, object::text, options::WriteOptions};
+use apiserver_storage::{Condition, KeyValue, Txn, TxnOutcome};
+use serde_json::Value;
+
+use super::{Object, ObjectKey, Registry, lifecycle, meta, object, storage_key, store_status};
+use crate::{clock, errors};
+
+/// How often a write is tried again when the object changed meanwhile (upstream: 5 for patches).
+pub(super) const ATTEMPTS: usize = 6;
+/// How many generated names are tried before the collision is told (upstream v1.30).
+const NAME_ATTEMPTS: usize = 8;
+
+/// How to update.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UpdateOptions {
+    /// Dry run and field manager.
+    pub write: WriteOptions,
+    /// `status`, `finalize`, or empty for the object itself.
+    pub subresource: &'static str,
+    /// Whether the write may create a missing object, where its kind allows that (PUT).
+    pub may_create: bool,
+    /// A changed uid is 409 (PUT) instead of 422 (patches).
+    pub uid_is_precondition: bool,
+}
+
+/// How a write ended.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// The object as it is now, or its last state when the write took its last finalizer.
+    pub object: Object,
+    /// Whether the write created it.
+    pub created: bool,
+}
+
+impl Registry {
+    /// Creates an object. `namespace` is empty for cluster-scoped resources.
+    ///
+    /// # Errors
+    /// 400, 403 or 404 from the checks of metadata, namespace and cluster, 422 from validation, 409 when the name
+    /// is taken, and those of the store.
+    pub async fn create(
+        &self,
+        resource: &'static Resource,
+        cluster: &ClusterName,
+        namespace: &str,
+        object: Value,
+        options: &WriteOptions,
+    ) -> Result<Object, Status> {
+        let given = !text(&object, &["metadata", "name"]).is_empty();
+        for attempt in 1.. {
+            let mut value = object.clone();
+            meta::prepare_create(resource, &mut value, namespace, clock::unix_now())?;
+            let name = text(&value, &["metadata", "name"]).to_owned();
+            self.admit_create(resource, cluster, namespace, &name).await?;
+            (resource.prepare)(&mut value, None);
+            validate(resource, &name, &value, None)?;
+            match self.insert(resource, &ObjectKey::new(cluster, namespace, &name), value, options.dry_run).await? {
+                Some(object) => return Ok(object),
+                None if given => return Err(errors::already_exists(resource, &name)),
+                None if attempt >= NAME_ATTEMPTS => return Err(errors::generate_name_exhausted(resource, &name)),
+                None => {}
+            }
+        }
+        Err(errors::internal("unreachable: the loop ends by returning"))
+    }
+
+    /// Stores a new object; `None` when the name is taken.
+    async fn insert(
+        &self,
+        resource: &'static Resource,
+        key: &ObjectKey,
+        mut value: Value,
+        dry_run: bool,
+    ) -> Result<Option<Object>, Status> {
+        object::strip(&mut value);
+        let bytes = object::encode(resource, &value);
+        let (path, prefix) = storage_key(resource, key)?;
+        let object = |revision| {
+            Object::new(
+                resource,
+                prefix,
+                KeyValue { key: path.clone(), value: bytes.clone(), create_revision: revision, mod_revision: revision },
+            )
+        };
+        if dry_run {
+            let taken = self.store.get(&path).await.map_err(store_status)?.is_some();
+            return Ok((!taken).then(|| object(0)));
+        }
+        let txn =
+            Txn { key: path.clone(), condition: Condition::Absent, value: Some(bytes.clone()), ttl: resource.ttl };
+        match self.store.txn(txn).await.map_err(store_status)? {
+            TxnOutcome::Done { revision } => Ok(Some(object(revision))),
+            TxnOutcome::Conflict(_) => Ok(None),
+        }
+    }
+
+    /// Replaces an object by this one. Its resourceVersion, when it has one, must be the present one.
+    ///
+    /// # Errors
+    /// 404, 409 for a stale resourceVersion, 400 and 422 from the checks, and those of the store.
+    pub async fn update(
+        &self,
+        resource: &'static Resource,
+        key: &ObjectKey,
+        object: Value,
+        options: &UpdateOptions,
+    ) -> Result<Written, Status> {
+        self.modify(resource, key, options, |_| Ok(object.clone())).await
+    }
+
+    /// Changes an object: `change` gets it as clients see it (`None` when it is missing and may be created) and
+    /// returns what it shall be. A write that changes nothing is none and keeps the resourceVersion. When somebody
+    /// else was faster, `change` is asked again, up to five times; a resourceVersion that it sets by itself is a
+    /// precondition.
+    ///
+    /// # Errors
+    /// Those of `change`, and those of [`Registry::update`].
+    pub async fn modify<F>(
+        &self,
+        resource: &'static Resource,
+        key: &ObjectKey,
+        options: &UpdateOptions,
+        change: F,
+    ) -> Result<Written, Status>
+    where
+        F: Fn(Option<&Value>) -> Result<Value, Status> + Send + Sync,
+    {
+        for _ in 0..ATTEMPTS {
+            let Some(current) = self.find(resource, key).await? else {
+                if !(options.may_create && options.subresource.is_empty()) {
+                    return Err(errors::not_found(resource, &key.name));
+                }
+                let object = self.create(resource, &key.cluster, &key.namespace, change(None)?, &options.write).await;
+                match object {
+                    Ok(object) => return Ok(Written { object, created: true }),
+                    // Somebody else created it between the read and the write.
+                    Err(status) if status.reason == Some(apiserver_api::Reason::AlreadyExists) => continue,
+                    Err(status) => return Err(status),
+                }
+            };
+            let old = current.value()?;
+            let mut new = change(Some(&old))?;
+            check_version(resource, &current, &new)?;
+            meta::prepare_update(resource, &mut new, &old, options.subresource, options.uid_is_precondition)?;
+            (resource.prepare)(&mut new, Some(&old));
+            meta::finish_update(resource, &mut new, &old, options.subresource);
+            validate(resource, &key.name, &new, Some(&old))?;
+            if let Some(object) = self.store_change(&current, new, options.write.dry_run).await? {
+                return Ok(Written { object, created: false });
+            }
+        }
+        Err(errors::stale(resource, &key.name))
+    }
+
+    /// Writes the new state of an object over `current`; `None` when that was changed meanwhile.
+    async fn store_change(&self, current: &Object, mut new: Value, dry_run: bool) -> Result<Option<Object>, Status> {
+        object::strip(&mut new);
+        let mut stored = current.stored()?;
+        object::strip(&mut stored);
+        // The write that takes the last finalizer of a terminating object deletes it (api-server.md 2.6).
+        let ends = lifecycle::is_terminating(&new) && !lifecycle::is_held(&new);
+        let last = current.unstored(&new);
+        if ends {
+            return Ok((dry_run || self.remove(current).await?).then_some(last));
+        }
+        if new == stored {
+            return Ok(Some(current.clone()));
+        }
+        if dry_run {
+            return Ok(Some(last));
+        }
+        self.replace(current, &new).await
+    }
+}
+
+/// A resourceVersion in the new object must be the present one.
+fn check_version(resource: &Resource, current: &Object, new: &Value) -> Result<(), Status> {
+    let given = match new.pointer("/metadata/resourceVersion") {
+        None | Some(Value::Null) => return Ok(()),
+        Some(Value::String(text)) if text.is_empty() || text == "0" => return Ok(()),
+        Some(Value::String(text)) => text.parse::<u64>().ok(),
+        Some(_) => None,
+    };
+    match given {
+        Some(revision) if revision == current.revision() => Ok(()),
+        Some(_) => Err(errors::stale(resource, current.name())),
+        None => Err(Status::bad_request(
+            "invalid resource version: metadata.resourceVersion must be a decimal number in quotes",
+        )),
+    }
+}
+
+fn validate(resource: &Resource, name: &str, new: &Value, old: Option<&Value>) -> Result<(), Status> {
+    let mut wrong = Vec::new();
+    (resource.validate)(new, old, &mut wrong);
+    if wrong.is_empty() { Ok(()) } else { Err(field::invalid(resource.group, resource.kind, name, wrong)) }
+}

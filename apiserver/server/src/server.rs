@@ -1,0 +1,175 @@
+//! The server: one request in, one answer out (api-server.md 2.1).
+//!
+//! The order of the checks is part of the contract, since clients see which one refuses them: path, deadline,
+//! authentication, impersonation, cluster, authorization, routing, negotiation, body, defaulting, validation,
+//! storage. No input makes [`ApiServer::handle`] panic; a panic of a defect is caught and answered with 500.
+
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use apiserver_api::{Reason, RequestInfo, Status, UserInfo, Verb, list_options::request_timeout, url};
+use apiserver_storage::Store;
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::{HeaderMap, HeaderValue, Request, Response, header, request::Parts};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    errors,
+    http::{
+        authentication::{self, Trust},
+        authorization::{self, Place},
+        body::Body,
+        dispatch, respond,
+        target::{self, Destination},
+    },
+    registry::Registry,
+};
+
+/// Largest request body in bytes; larger ones get 413.
+pub const BODY_LIMIT: usize = 3 * 1024 * 1024;
+/// How long a request may take that is no watch; `timeout=` can only shorten it.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// What a server needs to know besides its store.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Base URL under which clients reach the server: the URLs of logical clusters begin with it.
+    pub external_url: String,
+    /// Cancelled when the server shuts down: readiness goes down and watches end.
+    pub shutdown: CancellationToken,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { external_url: "https://localhost:6443".into(), shutdown: CancellationToken::new() }
+    }
+}
+
+/// See the module. Cheap to clone.
+#[derive(Clone)]
+pub struct ApiServer {
+    registry: Registry,
+    options: Arc<Options>,
+}
+
+/// One request that was parsed, authenticated, resolved and authorized.
+pub(crate) struct Call<'a> {
+    pub(crate) server: &'a ApiServer,
+    pub(crate) info: &'a RequestInfo<'a>,
+    pub(crate) headers: &'a HeaderMap,
+    pub(crate) destination: Destination,
+    /// Who asks, for what a kind records of its creator.
+    pub(crate) user: UserInfo,
+    /// What stands in front of the Kubernetes path as the client sees it: empty or `/clusters/<x>`.
+    pub(crate) prefix: &'a str,
+    /// Empty for reads.
+    pub(crate) body: Bytes,
+}
+
+impl ApiServer {
+    /// A server over this store. Call [`ApiServer::bootstrap`] once before it serves.
+    pub fn new(store: Arc<dyn Store>, options: Options) -> Self {
+        Self { registry: Registry::new(store), options: Arc::new(options) }
+    }
+
+    /// Access to the objects without HTTP, for controllers.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Answers one request. Watches are streams in the answer's body; everything else is complete.
+    ///
+    /// # Cancel safety
+    /// A dropped future may or may not have carried out its write; it is never half done.
+    pub async fn handle<B>(&self, request: Request<B>, trust: Trust) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes> + Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let (parts, body) = request.into_parts();
+        let audit = audit_id(&parts.headers);
+        let served = AssertUnwindSafe(self.serve(&parts, body, trust)).catch_unwind().await;
+        let mut response = match served {
+            Ok(Ok(response)) => response,
+            Ok(Err(status)) => respond::status(&status),
+            Err(_) => {
+                tracing::error!(method = %parts.method, path = parts.uri.path(), "a handler panicked");
+                respond::status(&errors::internal("the server had an internal error while it handled the request"))
+            }
+        };
+        let headers = response.headers_mut();
+        headers.insert("audit-id", audit);
+        headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
+        response
+    }
+
+    async fn serve<B>(&self, parts: &Parts, body: B, trust: Trust) -> Result<Response<Body>, Status>
+    where
+        B: http_body::Body<Data = Bytes> + Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let path = parts.uri.path();
+        let query = parts.uri.query().unwrap_or_default();
+        let split = url::split(path)?;
+        let rest = match &split {
+            url::Target::Cluster { rest, .. } | url::Target::Wildcard { rest } | url::Target::None { rest } => *rest,
+            url::Target::Cache { .. } | url::Target::VirtualWorkspace { .. } => return Err(Status::no_such_resource()),
+        };
+        let info = RequestInfo::parse(parts.method.as_str(), rest, query).map_err(|_| Status::no_such_resource())?;
+        let deadline = request_timeout(query)?.unwrap_or(DEADLINE).min(DEADLINE);
+        let user = authentication::authenticate(&parts.headers, trust)?;
+        let user = authentication::impersonate(&parts.headers, user)?;
+        let work = async {
+            let destination = match &split {
+                url::Target::Cluster { path, .. } => target::resolve(&self.registry, path).await?,
+                url::Target::Wildcard { .. } => Destination { cluster: None, place: Place::Wildcard, inactive: false },
+                _ => Destination { cluster: None, place: Place::Bare, inactive: false },
+            };
+            authorization::authorize(&user, destination.place, &info)?;
+            target::check_active(&destination, &info.path)?;
+            let body = if has_body(info.verb) { read(body).await? } else { Bytes::new() };
+            let own = path.strip_suffix(rest).unwrap_or_default();
+            let forwarded = parts.headers.get("x-forwarded-prefix").filter(|_| trust == Trust::Gateway);
+            let prefix = forwarded.and_then(|p| p.to_str().ok()).unwrap_or(own).trim_end_matches('/');
+            let call = Call { server: self, info: &info, headers: &parts.headers, destination, user: user.clone(), prefix, body };
+            dispatch::dispatch(call).await
+        };
+        if info.is_long_running() {
+            return work.await;
+        }
+        match tokio::time::timeout(deadline, work).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Status::timeout("request did not complete within the allotted timeout", 0)),
+        }
+    }
+}
+
+/// The request's own id when it has a usable one, else a new UUID.
+fn audit_id(headers: &HeaderMap) -> HeaderValue {
+    let own = headers.get("audit-id").filter(|v| (1..=64).contains(&v.len()) && v.as_bytes().iter().all(u8::is_ascii_graphic));
+    own.cloned().unwrap_or_else(|| {
+        HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()).expect("a UUID is hex digits and hyphens")
+    })
+}
+
+fn has_body(verb: Verb) -> bool {
+    matches!(verb, Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection)
+}
+
+/// Reads a body up to [`BODY_LIMIT`].
+async fn read<B>(body: B) -> Result<Bytes, Status>
+where
+    B: http_body::Body<Data = Bytes> + Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    match Box::pin(Limited::new(body, BODY_LIMIT)).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(Status::too_large(BODY_LIMIT)),
+        Err(error) => Err(Status::bad_request(format!("the body of the request could not be read: {error}"))),
+    }
+}
