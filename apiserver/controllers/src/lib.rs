@@ -1,1 +1,58 @@
-//! Controllers of the bundled API server, over all logical clusters at once.
+//! Controllers of the bundled API server, over all logical clusters at once: workspaces get and lose their
+//! logical cluster, terminating namespaces and clusters lose their content.
+//!
+//! A controller is one watch over every cluster, one queue of keys, and a function that looks at one object as it
+//! is now and does the next step towards what it should be. Nothing is remembered between two looks, so a crash at
+//! any moment is repaired by the first look after the restart. There is no task, timer or memory per workspace.
+
+mod content;
+mod controller;
+mod logical_cluster;
+mod namespace;
+mod workspace;
+
+use std::sync::Arc;
+
+use apiserver_api::Status;
+use apiserver_machinery::{Resource, builtin};
+use apiserver_server::Registry;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+/// What the controllers need to know.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What clients see in front of `/clusters/<path>`, for example `https://127.0.0.1:6443`; no slash at the end.
+    pub external_url: String,
+    /// Name of this shard.
+    pub shard: String,
+}
+
+/// Runs all controllers until `shutdown`.
+///
+/// # Cancel safety
+/// Every write is whole by itself; what was not done is done after the next start.
+pub async fn run(registry: Registry, options: Options, shutdown: CancellationToken) {
+    let workspaces = Arc::new(workspace::Workspaces::new(registry.clone(), options));
+    let clusters = Arc::new(logical_cluster::LogicalClusters::new(registry.clone()));
+    let namespaces = Arc::new(namespace::Namespaces::new(registry.clone()));
+    let tasks = TaskTracker::new();
+    tasks.spawn(controller::run(registry.clone(), workspaces, shutdown.clone()));
+    tasks.spawn(controller::run(registry.clone(), clusters, shutdown.clone()));
+    tasks.spawn(controller::run(registry, namespaces, shutdown));
+    tasks.close();
+    tasks.wait().await;
+}
+
+/// An entry of the table of built-in resources.
+fn resource(group: &str, version: &str, plural: &str) -> &'static Resource {
+    builtin::find(group, version, plural).expect("the controllers name only resources of the table")
+}
+
+/// The outcome of a write to an object that may be gone meanwhile, which is fine.
+fn unless_gone<T>(outcome: Result<T, Status>) -> Result<(), Status> {
+    match outcome {
+        Ok(_) => Ok(()),
+        Err(status) if status.code == 404 => Ok(()),
+        Err(status) => Err(status),
+    }
+}

@@ -1,0 +1,221 @@
+//! Workspaces get a logical cluster and take it along when they go (kcp.md 2.4, 2.5).
+//!
+//! A two-phase commit, so that a crash leaves nothing behind: first the name of the new cluster is written down in the
+//! Workspace, then the cluster is made, then the Workspace says where it is.
+
+use apiserver_api::{ClusterName, Reason, Status};
+use apiserver_machinery::{
+    Resource,
+    options::{DeleteOptions, WriteOptions},
+};
+use apiserver_server::{
+    Registry,
+    registry::{Object, ObjectKey, UpdateOptions},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    Options,
+    controller::{Outcome, Reconcile, Source},
+    logical_cluster, resource, unless_gone,
+};
+
+/// Holds a Workspace for as long as its logical cluster exists.
+const FINALIZER: &str = "core.kcp.io/logicalcluster";
+/// Annotation with the name of the cluster, written before the cluster is made.
+const CLUSTER: &str = "internal.tenancy.kcp.io/cluster";
+const SHARD: &str = "core.kcp.io/shard";
+const PATH: &str = "kcp.io/path";
+const TYPE: &str = "internal.tenancy.kcp.io/type";
+/// What every new workspace begins with.
+const NAMESPACES: [&str; 2] = ["default", "kube-system"];
+
+pub(crate) struct Workspaces {
+    registry: Registry,
+    options: Options,
+    workspaces: &'static Resource,
+    logical_clusters: &'static Resource,
+    namespaces: &'static Resource,
+}
+
+impl Reconcile for Workspaces {
+    fn sources(&self) -> Vec<Source> {
+        vec![
+            Source { resource: self.workspaces, key: |object| Some(object.key()) },
+            Source { resource: self.logical_clusters, key: owner },
+        ]
+    }
+
+    async fn reconcile(&self, key: ObjectKey) -> Result<Outcome, Status> {
+        let Some(workspace) = self.registry.find(self.workspaces, &key).await? else { return Ok(Outcome::Done) };
+        let workspace = workspace.value()?;
+        if workspace.pointer("/spec/mount").is_some() {
+            return Ok(Outcome::Done);
+        }
+        if workspace.pointer("/metadata/deletionTimestamp").is_some() {
+            self.remove(&key, &workspace).await?;
+        } else if text(&workspace, "/status/phase") == "Scheduling" {
+            self.make(&key, &workspace).await?;
+        }
+        Ok(Outcome::Done)
+    }
+}
+
+impl Workspaces {
+    pub(crate) fn new(registry: Registry, options: Options) -> Self {
+        Self {
+            registry,
+            options,
+            workspaces: resource("tenancy.kcp.io", "v1alpha1", "workspaces"),
+            logical_clusters: resource("core.kcp.io", "v1alpha1", "logicalclusters"),
+            namespaces: resource("", "v1", "namespaces"),
+        }
+    }
+
+    /// Makes the workspace's cluster, from wherever an earlier attempt stopped.
+    async fn make(&self, key: &ObjectKey, workspace: &Value) -> Result<(), Status> {
+        let Some(parent) = self.registry.logical_cluster(&key.cluster).await? else { return Ok(()) };
+        let parent = parent.value()?;
+        let parent_path = annotation(&parent, PATH).unwrap_or(key.cluster.as_str());
+        let path = format!("{parent_path}:{}", key.name);
+        let cluster = match annotation(workspace, CLUSTER) {
+            Some(name) => name.parse().map_err(internal)?,
+            None => self.write_down(key, ClusterName::from_token(&random_token())).await?,
+        };
+        self.make_cluster(key, workspace, &cluster, &path).await?;
+        let url = format!("{}/clusters/{path}", self.options.external_url);
+        let place = |old: Option<&Value>| {
+            let mut new = old.cloned().unwrap_or_default();
+            set(&mut new, "spec", "cluster", json!(cluster.as_str()));
+            set(&mut new, "spec", "URL", json!(url));
+            Ok(new)
+        };
+        unless_gone(self.registry.modify(self.workspaces, key, &UpdateOptions::default(), place).await)?;
+        let ready = |old: Option<&Value>| {
+            let mut new = old.cloned().unwrap_or_default();
+            set(&mut new, "status", "phase", json!("Ready"));
+            Ok(new)
+        };
+        unless_gone(self.registry.modify(self.workspaces, key, &status(), ready).await)
+    }
+
+    /// Writes the cluster's name into the Workspace; the name that stands there in the end.
+    async fn write_down(&self, key: &ObjectKey, cluster: ClusterName) -> Result<ClusterName, Status> {
+        let note = |old: Option<&Value>| {
+            let mut new = old.cloned().unwrap_or_default();
+            if annotation(&new, CLUSTER).is_none() {
+                let metadata = &mut new["metadata"];
+                set(metadata, "annotations", CLUSTER, json!(cluster.as_str()));
+                set(metadata, "annotations", SHARD, json!(self.options.shard));
+                let mut finalizers = metadata["finalizers"].as_array().cloned().unwrap_or_default();
+                finalizers.push(json!(FINALIZER));
+                metadata["finalizers"] = finalizers.into();
+            }
+            Ok(new)
+        };
+        let written = self.registry.modify(self.workspaces, key, &UpdateOptions::default(), note).await?;
+        let value = written.object.value()?;
+        annotation(&value, CLUSTER).ok_or_else(|| internal("the annotation was not kept"))?.parse().map_err(internal)
+    }
+
+    async fn make_cluster(&self, key: &ObjectKey, ws: &Value, cluster: &ClusterName, path: &str) -> Result<(), Status> {
+        let kind = format!("{}:{}", text(ws, "/spec/type/path"), text(ws, "/spec/type/name"));
+        let object = json!({
+            "metadata": {
+                "name": "cluster",
+                "annotations": { PATH: path, SHARD: self.options.shard, TYPE: kind },
+                "finalizers": [logical_cluster::FINALIZER],
+            },
+            "spec": {
+                "owner": {
+                    "apiVersion": "tenancy.kcp.io/v1alpha1",
+                    "resource": "workspaces",
+                    "name": &*key.name,
+                    "cluster": key.cluster.as_str(),
+                    "uid": text(ws, "/metadata/uid"),
+                },
+            },
+        });
+        let options = WriteOptions::default();
+        if_new(self.registry.create(self.logical_clusters, cluster, "", object, &options).await)?;
+        let make = |name: &'static str| {
+            let object = json!({ "metadata": { "name": name } });
+            async { if_new(self.registry.create(self.namespaces, cluster, "", object, &WriteOptions::default()).await) }
+        };
+        let url = format!("{}/clusters/{cluster}", self.options.external_url);
+        let ready = move |old: Option<&Value>| {
+            let mut new = old.cloned().unwrap_or_default();
+            new["status"] = json!({ "phase": "Ready", "URL": url });
+            Ok(new)
+        };
+        let own = ObjectKey::new(cluster, "", "cluster");
+        let (namespaces, phase) = (futures_util::future::try_join_all(NAMESPACES.map(make)), async {
+            self.registry.modify(self.logical_clusters, &own, &status(), ready).await
+        });
+        let (namespaces, phase) = futures_util::future::join(namespaces, phase).await;
+        namespaces?;
+        unless_gone(phase)
+    }
+
+    /// Deletes the cluster; lets the Workspace go once the cluster is gone.
+    async fn remove(&self, key: &ObjectKey, workspace: &Value) -> Result<(), Status> {
+        if let Some(name) = annotation(workspace, CLUSTER) {
+            let own = ObjectKey::new(&name.parse().map_err(internal)?, "", "cluster");
+            if self.registry.find(self.logical_clusters, &own).await?.is_some() {
+                // Its own disappearance brings us back here.
+                return unless_gone(self.registry.delete(self.logical_clusters, &own, &DeleteOptions::default()).await);
+            }
+        }
+        let release = |old: Option<&Value>| Ok(logical_cluster::without_finalizer(old, FINALIZER));
+        unless_gone(self.registry.modify(self.workspaces, key, &UpdateOptions::default(), release).await)
+    }
+}
+
+/// The Workspace that a LogicalCluster belongs to.
+fn owner(object: &Object) -> Option<ObjectKey> {
+    let value = object.value().ok()?;
+    let cluster = text(&value, "/spec/owner/cluster").parse().ok()?;
+    Some(ObjectKey::new(&cluster, "", text(&value, "/spec/owner/name")))
+}
+
+fn status() -> UpdateOptions {
+    UpdateOptions { subresource: "status", ..UpdateOptions::default() }
+}
+
+fn if_new(created: Result<Object, Status>) -> Result<(), Status> {
+    match created {
+        Ok(_) => Ok(()),
+        Err(status) if status.reason == Some(Reason::AlreadyExists) => Ok(()),
+        Err(status) => Err(status),
+    }
+}
+
+fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
+    object.get("metadata")?.get("annotations")?.get(key)?.as_str()
+}
+
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Sets `object.<parent>.<key>`, making the parent when it is missing.
+fn set(object: &mut Value, parent: &str, key: &str, value: Value) {
+    let parent = &mut object[parent];
+    if !parent.is_object() {
+        *parent = json!({});
+    }
+    parent[key] = value;
+}
+
+/// 244 random bits in 256.
+fn random_token() -> [u8; 32] {
+    let mut token = [0; 32];
+    let (first, second) = token.split_at_mut(16);
+    first.copy_from_slice(uuid::Uuid::new_v4().as_bytes());
+    second.copy_from_slice(uuid::Uuid::new_v4().as_bytes());
+    token
+}
+
+fn internal(error: impl std::fmt::Display) -> Status {
+    Status::new(Reason::InternalError, format!("Internal error occurred: {error}"))
+}
