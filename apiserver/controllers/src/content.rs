@@ -5,7 +5,10 @@ use apiserver_machinery::{
     Resource,
     options::{DeleteOptions, ListOptions},
 };
-use apiserver_server::{Registry, registry::Collection};
+use apiserver_server::{
+    Registry,
+    registry::{Collection, Deleted, ObjectKey},
+};
 use futures_util::{StreamExt, TryStreamExt};
 
 use crate::unless_gone;
@@ -24,11 +27,7 @@ pub(crate) async fn remove(registry: &Registry, resource: &'static Resource, of:
     let mut left = 0;
     loop {
         let page = registry.list(resource, of, &options).await?;
-        let deletions = page.items.iter().map(|object| async {
-            let deleted = registry.delete(resource, &object.key(), &DeleteOptions::default()).await;
-            let held = deleted.as_ref().is_ok_and(|d| matches!(d, apiserver_server::registry::Deleted::Terminating(_)));
-            unless_gone(deleted).map(|()| usize::from(held))
-        });
+        let deletions: Vec<_> = page.items.iter().map(|object| remove_one(registry, resource, object.key())).collect();
         left += futures_util::stream::iter(deletions)
             .buffer_unordered(CONCURRENCY)
             .try_fold(0, |sum, held| async move { Ok(sum + held) })
@@ -38,4 +37,11 @@ pub(crate) async fn remove(registry: &Registry, resource: &'static Resource, of:
             None => return Ok(left),
         }
     }
+}
+
+/// 1 when finalizers hold the object, 0 when it is gone.
+async fn remove_one(registry: &Registry, resource: &'static Resource, key: ObjectKey) -> Result<usize, Status> {
+    let deleted = registry.delete(resource, &key, &DeleteOptions::default()).await;
+    let held = matches!(deleted, Ok(Deleted::Terminating(_)));
+    unless_gone(deleted).map(|()| usize::from(held))
 }

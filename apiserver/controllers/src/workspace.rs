@@ -6,6 +6,7 @@
 use apiserver_api::{ClusterName, Reason, Status};
 use apiserver_machinery::{
     Resource,
+    object::{self, text},
     options::{DeleteOptions, WriteOptions},
 };
 use apiserver_server::{
@@ -54,7 +55,7 @@ impl Reconcile for Workspaces {
         }
         if workspace.pointer("/metadata/deletionTimestamp").is_some() {
             self.remove(&key, &workspace).await?;
-        } else if text(&workspace, "/status/phase") == "Scheduling" {
+        } else if text(&workspace, &["status", "phase"]) == "Scheduling" {
             self.make(&key, &workspace).await?;
         }
         Ok(Outcome::Done)
@@ -86,14 +87,18 @@ impl Workspaces {
         let url = format!("{}/clusters/{path}", self.options.external_url);
         let place = |old: Option<&Value>| {
             let mut new = old.cloned().unwrap_or_default();
-            set(&mut new, "spec", "cluster", json!(cluster.as_str()));
-            set(&mut new, "spec", "URL", json!(url));
+            if let Some(spec) = object::map_mut(&mut new, "spec") {
+                spec.insert("cluster".into(), json!(cluster.as_str()));
+                spec.insert("URL".into(), json!(url));
+            }
             Ok(new)
         };
         unless_gone(self.registry.modify(self.workspaces, key, &UpdateOptions::default(), place).await)?;
         let ready = |old: Option<&Value>| {
             let mut new = old.cloned().unwrap_or_default();
-            set(&mut new, "status", "phase", json!("Ready"));
+            if let Some(status) = object::map_mut(&mut new, "status") {
+                status.insert("phase".into(), json!("Ready"));
+            }
             Ok(new)
         };
         unless_gone(self.registry.modify(self.workspaces, key, &status(), ready).await)
@@ -104,12 +109,14 @@ impl Workspaces {
         let note = |old: Option<&Value>| {
             let mut new = old.cloned().unwrap_or_default();
             if annotation(&new, CLUSTER).is_none() {
-                let metadata = &mut new["metadata"];
-                set(metadata, "annotations", CLUSTER, json!(cluster.as_str()));
-                set(metadata, "annotations", SHARD, json!(self.options.shard));
-                let mut finalizers = metadata["finalizers"].as_array().cloned().unwrap_or_default();
+                let mut finalizers = object::items(&new, &["metadata", "finalizers"]).to_vec();
                 finalizers.push(json!(FINALIZER));
-                metadata["finalizers"] = finalizers.into();
+                let metadata = object::metadata_mut(&mut new);
+                metadata.insert("finalizers".into(), finalizers.into());
+                if let Some(annotations) = metadata.entry("annotations").or_insert_with(|| json!({})).as_object_mut() {
+                    annotations.insert(CLUSTER.into(), json!(cluster.as_str()));
+                    annotations.insert(SHARD.into(), json!(self.options.shard));
+                }
             }
             Ok(new)
         };
@@ -119,7 +126,7 @@ impl Workspaces {
     }
 
     async fn make_cluster(&self, key: &ObjectKey, ws: &Value, cluster: &ClusterName, path: &str) -> Result<(), Status> {
-        let kind = format!("{}:{}", text(ws, "/spec/type/path"), text(ws, "/spec/type/name"));
+        let kind = format!("{}:{}", text(ws, &["spec", "type", "path"]), text(ws, &["spec", "type", "name"]));
         let object = json!({
             "metadata": {
                 "name": "cluster",
@@ -132,7 +139,7 @@ impl Workspaces {
                     "resource": "workspaces",
                     "name": &*key.name,
                     "cluster": key.cluster.as_str(),
-                    "uid": text(ws, "/metadata/uid"),
+                    "uid": text(ws, &["metadata", "uid"]),
                 },
             },
         });
@@ -145,7 +152,7 @@ impl Workspaces {
         let url = format!("{}/clusters/{cluster}", self.options.external_url);
         let ready = move |old: Option<&Value>| {
             let mut new = old.cloned().unwrap_or_default();
-            new["status"] = json!({ "phase": "Ready", "URL": url });
+            object::set(&mut new, "status", json!({ "phase": "Ready", "URL": url }));
             Ok(new)
         };
         let own = ObjectKey::new(cluster, "", "cluster");
@@ -174,8 +181,8 @@ impl Workspaces {
 /// The Workspace that a LogicalCluster belongs to.
 fn owner(object: &Object) -> Option<ObjectKey> {
     let value = object.value().ok()?;
-    let cluster = text(&value, "/spec/owner/cluster").parse().ok()?;
-    Some(ObjectKey::new(&cluster, "", text(&value, "/spec/owner/name")))
+    let cluster = text(&value, &["spec", "owner", "cluster"]).parse().ok()?;
+    Some(ObjectKey::new(&cluster, "", text(&value, &["spec", "owner", "name"])))
 }
 
 fn status() -> UpdateOptions {
@@ -191,20 +198,7 @@ fn if_new(created: Result<Object, Status>) -> Result<(), Status> {
 }
 
 fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
-    object.get("metadata")?.get("annotations")?.get(key)?.as_str()
-}
-
-fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
-}
-
-/// Sets `object.<parent>.<key>`, making the parent when it is missing.
-fn set(object: &mut Value, parent: &str, key: &str, value: Value) {
-    let parent = &mut object[parent];
-    if !parent.is_object() {
-        *parent = json!({});
-    }
-    parent[key] = value;
+    object::get(object, &["metadata", "annotations", key])?.as_str()
 }
 
 /// 244 random bits in 256.
