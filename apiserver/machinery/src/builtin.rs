@@ -13,7 +13,7 @@ mod workspace;
 
 use serde_json::Value;
 
-use crate::{field::ErrorList, resource::Resource};
+use crate::resource::{ErrorList, Resource};
 
 const VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 

@@ -4,8 +4,7 @@
 pub mod age;
 pub mod builtin;
 pub mod continue_token;
-pub mod field;
-pub mod names;
+pub mod meta;
 pub mod object;
 pub mod options;
 pub mod resource;
@@ -15,6 +14,6 @@ pub mod table;
 
 pub use self::{
     continue_token::ContinueToken,
-    resource::{Column, Resource, Scope},
+    resource::{Column, ErrorList, NameRule, Resource, Scope},
     selector::Selector,
 };

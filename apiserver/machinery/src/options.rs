@@ -5,25 +5,21 @@ mod delete;
 mod list;
 mod write;
 
-use apiserver_api::{Reason, Status};
+use apiserver_api::Status;
 
 pub use self::{
     delete::{DeleteOptions, Propagation},
     list::{ListOptions, VersionMatch},
     write::{FieldValidation, WriteOptions, WriteVerb},
 };
-use crate::field::{self, ErrorList};
+use crate::resource::ErrorList;
 
 /// The group of all option kinds.
 const META_GROUP: &str = "meta.k8s.io";
 
-fn bad_request(message: impl Into<String>) -> Status {
-    Status::new(Reason::BadRequest, message)
-}
-
 /// 422 about an option kind, if there is anything to complain about.
 fn check(kind: &str, errors: ErrorList) -> Result<(), Status> {
-    if errors.is_empty() { Ok(()) } else { Err(field::invalid(META_GROUP, kind, "", errors)) }
+    if errors.is_empty() { Ok(()) } else { Err(Status::invalid(META_GROUP, kind, "", &errors)) }
 }
 
 /// Go clients write booleans as `true`, `1`; anything but a false value is true.

@@ -5,7 +5,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::{field::ErrorList, names::NameRule, schema::Message};
+use apiserver_api::{field::Error, names};
+
+use crate::schema::Message;
+
+/// What a validation found, in the order in which it was found.
+pub type ErrorList = Vec<Error>;
 
 /// Whether objects live in namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +19,32 @@ pub enum Scope {
     Namespaced,
     /// Directly in the logical cluster.
     Cluster,
+}
+
+/// What an object may be called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameRule {
+    /// RFC 1123 subdomain, at most 253 bytes.
+    Subdomain,
+    /// RFC 1123 label, at most 63 bytes.
+    Label,
+    /// Only this name: the object is a singleton.
+    Fixed(&'static str),
+}
+
+impl NameRule {
+    /// Checks a name.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(self, name: &str) -> Result<(), names::Messages> {
+        match self {
+            Self::Subdomain => names::dns_subdomain(name),
+            Self::Label => names::dns_label(name),
+            Self::Fixed(only) if name == only => Ok(()),
+            Self::Fixed(only) => Err(vec![format!("must be {only}")]),
+        }
+    }
 }
 
 /// One column of a Table (api-server.md 3.7).

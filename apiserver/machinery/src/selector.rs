@@ -4,7 +4,6 @@
 mod field;
 mod label;
 
-use apiserver_api::{Reason, Status};
 use serde_json::Value;
 
 pub use self::{field::FieldSelector, label::LabelSelector};
@@ -28,8 +27,4 @@ impl Selector {
     pub fn matches(&self, object: &Value) -> bool {
         self.labels.matches(object) && self.fields.matches(object)
     }
-}
-
-fn bad_request(message: impl Into<String>) -> Status {
-    Status::new(Reason::BadRequest, message)
 }

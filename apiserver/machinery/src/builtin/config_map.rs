@@ -1,13 +1,12 @@
 //! ConfigMap (api-server.md 5.2).
 
+use apiserver_api::field::{Error, Path};
 use serde_json::{Value, json};
 
 use super::{VERBS, columns, prepare_nothing};
 use crate::{
-    field::{ErrorList, FieldError},
-    names::{self, NameRule},
     object,
-    resource::{Column, Resource, Scope},
+    resource::{Column, ErrorList, NameRule, Resource, Scope},
     schema,
 };
 
@@ -49,9 +48,9 @@ fn validate(new: &Value, old: Option<&Value>, errors: &mut ErrorList) {
     for (key, value) in object::entries(new, &["data"]) {
         check_key("data", key, errors);
         if object::get(new, &["binaryData", key]).is_some() {
-            errors.push(FieldError::invalid(
-                format!("data[{key}]"),
-                &json!(key),
+            errors.push(Error::invalid(
+                &Path::new(&format!("data[{key}]")),
+                json!(key),
                 "duplicate of key present in binaryData",
             ));
         }
@@ -62,16 +61,32 @@ fn validate(new: &Value, old: Option<&Value>, errors: &mut ErrorList) {
         size += decoded_len(value);
     }
     if size > MAX_BYTES {
-        errors.push(FieldError::too_long("[]", MAX_BYTES));
+        errors.push(Error::too_long(&Path::new("[]"), MAX_BYTES));
     }
     if let Some(old) = old {
         check_immutable(new, old, &["data", "binaryData"], errors);
     }
 }
 
+const CONFIG_KEY: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. \
+    'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
+
+/// What is wrong with a key of a ConfigMap or Secret.
+fn config_key(s: &str) -> Option<&'static str> {
+    let fine = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    match s {
+        _ if s.len() > 253 => Some("must be no more than 253 characters"),
+        _ if s.is_empty() || !s.bytes().all(fine) => Some(CONFIG_KEY),
+        "." => Some("must not be '.'"),
+        ".." => Some("must not be '..'"),
+        _ if s.starts_with("..") => Some("must not start with '..'"),
+        _ => None,
+    }
+}
+
 pub(super) fn check_key(field: &str, key: &str, errors: &mut ErrorList) {
-    if let Some(wrong) = names::config_key(key) {
-        errors.push(FieldError::invalid(format!("{field}[{key}]"), &json!(key), &wrong));
+    if let Some(wrong) = config_key(key) {
+        errors.push(Error::invalid(&Path::new(&format!("{field}[{key}]")), json!(key), wrong));
     }
 }
 
@@ -89,12 +104,12 @@ pub(super) fn check_immutable(new: &Value, old: &Value, fields: &[&str], errors:
         return;
     }
     if new.get("immutable") != Some(&Value::Bool(true)) {
-        errors.push(FieldError::forbidden("immutable", WHY));
+        errors.push(Error::forbidden(&Path::new("immutable"), WHY));
     }
     for field in fields {
         let is_empty = |v: &&Value| v.as_object().is_some_and(serde_json::Map::is_empty);
         if new.get(field).filter(|v| !is_empty(v)) != old.get(field).filter(|v| !is_empty(v)) {
-            errors.push(FieldError::forbidden(*field, WHY));
+            errors.push(Error::forbidden(&Path::new(field), WHY));
         }
     }
 }
@@ -103,10 +118,20 @@ pub(super) fn check_immutable(new: &Value, old: &Value, fields: &[&str], errors:
 mod tests {
     use super::*;
 
+    #[test]
+    fn config_keys() {
+        for good in ["a", ".a", "A_-.z", "a..b"] {
+            assert_eq!(config_key(good), None, "{good}");
+        }
+        for bad in ["", ".", "..", "..a", "a/b", "ä", &"a".repeat(254)] {
+            assert!(config_key(bad).is_some(), "{bad}");
+        }
+    }
+
     fn errors(new: &Value, old: Option<&Value>) -> Vec<String> {
         let mut list = Vec::new();
         validate(new, old, &mut list);
-        list.iter().map(FieldError::text).collect()
+        list.iter().map(ToString::to_string).collect()
     }
 
     #[test]

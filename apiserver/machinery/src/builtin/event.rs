@@ -1,5 +1,6 @@
 //! Event, core/v1 (api-server.md 5.5).
 
+use apiserver_api::field::{Error, Path};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -7,10 +8,8 @@ use serde_json::{Value, json};
 use super::{VERBS, columns, prepare_nothing};
 use crate::{
     age,
-    field::{ErrorList, FieldError},
-    names::NameRule,
     object::{self, text},
-    resource::{Column, Resource, Scope, SelectableField},
+    resource::{Column, ErrorList, NameRule, Resource, Scope, SelectableField},
     schema,
 };
 
@@ -104,7 +103,11 @@ fn validate(new: &Value, _: Option<&Value>, errors: &mut ErrorList) {
     // Events about cluster-scoped objects live in `default`.
     let fits = if about.is_empty() { own == "default" || own == "kube-system" } else { about == own };
     if !fits {
-        errors.push(FieldError::invalid("involvedObject.namespace", &json!(about), "does not match event.namespace"));
+        errors.push(Error::invalid(
+            &Path::new("involvedObject.namespace"),
+            json!(about),
+            "does not match event.namespace",
+        ));
     }
 }
 

@@ -1,12 +1,16 @@
 //! FlowSchema and PriorityLevelConfiguration (api-server.md 5.10). What they mean is the gateway's concern.
 
+use apiserver_api::{
+    field::{Error, Path},
+    flowcontrol::{DecodeError, FlowSchema, PriorityLevelConfiguration},
+};
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{VERBS, columns, prepare_nothing, validate_nothing};
+use super::{VERBS, columns};
 use crate::{
-    names::NameRule,
     object::{self, text},
-    resource::{Column, Resource, Scope},
+    resource::{Column, NameRule, Resource, Scope},
     schema,
 };
 
@@ -62,8 +66,11 @@ pub(super) const FLOW_SCHEMAS: Resource = Resource {
     schema: &schema::flowcontrol::FLOW_SCHEMA,
     protobuf: true,
     selectable: &[],
-    prepare: prepare_nothing,
-    validate: validate_nothing,
+    prepare: |new, _| set_spec(new, FlowSchema::from_json),
+    validate: |new, _, errors| match FlowSchema::from_json(new.clone()) {
+        Ok(schema) => errors.extend(schema.validate()),
+        Err(wrong) => errors.push(undecodable(&wrong)),
+    },
     immortal: &[],
     ttl: None,
 };
@@ -86,11 +93,26 @@ pub(super) const PRIORITY_LEVEL_CONFIGURATIONS: Resource = Resource {
     schema: &schema::flowcontrol::PRIORITY_LEVEL_CONFIGURATION,
     protobuf: true,
     selectable: &[],
-    prepare: prepare_nothing,
-    validate: validate_nothing,
+    prepare: |new, _| set_spec(new, PriorityLevelConfiguration::from_json),
+    validate: |new, _, errors| match PriorityLevelConfiguration::from_json(new.clone()) {
+        Ok(level) => errors.extend(level.validate()),
+        Err(wrong) => errors.push(undecodable(&wrong)),
+    },
     immortal: &[],
     ttl: None,
 };
+
+/// Puts the defaulted spec in place of the given one. What cannot be decoded stays for validation to refuse.
+fn set_spec<T: Serialize>(new: &mut Value, decode: fn(Value) -> Result<T, DecodeError>) {
+    let defaulted = decode(new.clone()).ok().and_then(|typed| serde_json::to_value(typed).ok());
+    if let Some(spec) = defaulted.as_ref().and_then(|d| d.get("spec")) {
+        object::set(new, "spec", spec.clone());
+    }
+}
+
+fn undecodable(wrong: &DecodeError) -> Error {
+    Error::invalid(&Path::new("spec"), Value::Null, wrong.to_string())
+}
 
 #[cfg(test)]
 mod tests {
@@ -109,6 +131,26 @@ mod tests {
             [json!("f"), json!("p"), json!(7), json!("<none>"), json!("<unknown>"), json!("False")]
         );
         assert_eq!(cells(FLOW_SCHEMA_COLUMNS, &json!({})).last(), Some(&json!("?")));
+    }
+
+    #[test]
+    fn defaults_and_faults() {
+        let meta = json!({"name": "f", "creationTimestamp": "2026-01-01T00:00:00Z"});
+        let mut schema = json!({"apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "FlowSchema",
+            "metadata": meta, "spec": {"priorityLevelConfiguration": {"name": "p"}}});
+        (FLOW_SCHEMAS.prepare)(&mut schema, None);
+        assert_eq!(schema["spec"]["matchingPrecedence"], 1000);
+        assert_eq!(schema["metadata"], meta);
+        let mut errors = Vec::new();
+        (FLOW_SCHEMAS.validate)(&schema, None, &mut errors);
+        assert_eq!(errors.len(), 0, "{errors:?}");
+
+        let mut level = json!({"apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "PriorityLevelConfiguration",
+            "metadata": {"name": "p"}, "spec": {"type": "Limited", "limited": {"lendablePercent": 101}}});
+        (PRIORITY_LEVEL_CONFIGURATIONS.prepare)(&mut level, None);
+        assert_eq!(level["spec"]["limited"]["nominalConcurrencyShares"], 30);
+        (PRIORITY_LEVEL_CONFIGURATIONS.validate)(&level, None, &mut errors);
+        assert!(!errors.is_empty());
     }
 
     #[test]

@@ -1,13 +1,12 @@
 //! Lease (api-server.md 5.6).
 
+use apiserver_api::field::{Error, Path};
 use serde_json::{Value, json};
 
 use super::{VERBS, columns, prepare_nothing};
 use crate::{
-    field::{ErrorList, FieldError},
-    names::NameRule,
     object,
-    resource::{Column, Resource, Scope},
+    resource::{Column, ErrorList, NameRule, Resource, Scope},
     schema,
 };
 
@@ -41,10 +40,14 @@ pub(super) const LEASES: Resource = Resource {
 fn validate(new: &Value, _: Option<&Value>, errors: &mut ErrorList) {
     let number = |field| object::get(new, &["spec", field]).and_then(Value::as_i64);
     if let Some(seconds) = number("leaseDurationSeconds").filter(|n| *n <= 0) {
-        errors.push(FieldError::invalid("spec.leaseDurationSeconds", &json!(seconds), "must be greater than 0"));
+        errors.push(Error::invalid(&Path::new("spec.leaseDurationSeconds"), json!(seconds), "must be greater than 0"));
     }
     if let Some(count) = number("leaseTransitions").filter(|n| *n < 0) {
-        errors.push(FieldError::invalid("spec.leaseTransitions", &json!(count), "must be greater than or equal to 0"));
+        errors.push(Error::invalid(
+            &Path::new("spec.leaseTransitions"),
+            json!(count),
+            "must be greater than or equal to 0",
+        ));
     }
 }
 

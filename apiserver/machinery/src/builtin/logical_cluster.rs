@@ -1,13 +1,12 @@
 //! kcp's LogicalCluster (kcp.md 2.2): the singleton whose existence is the existence of its cluster.
 
+use apiserver_api::field::{Error, Path};
 use serde_json::{Value, json};
 
 use super::{VERBS, columns};
 use crate::{
-    field::{ErrorList, FieldError},
-    names::NameRule,
     object::{self, text},
-    resource::{Column, Resource, Scope},
+    resource::{Column, ErrorList, NameRule, Resource, Scope},
     schema,
 };
 
@@ -52,12 +51,16 @@ fn prepare(new: &mut Value, _: Option<&Value>) {
 fn validate(new: &Value, old: Option<&Value>, errors: &mut ErrorList) {
     let phase = text(new, &["status", "phase"]);
     if !phase.is_empty() && !PHASES.contains(&phase) {
-        errors.push(FieldError::not_supported("status.phase", &json!(phase), PHASES));
+        errors.push(Error::not_supported(&Path::new("status.phase"), json!(phase), PHASES));
     }
     let Some(old) = old else { return };
     let (was, is) = (object::get(old, &["spec", "createdBy"]), object::get(new, &["spec", "createdBy"]));
     if was.is_some() && was != is {
-        errors.push(FieldError::invalid("spec.createdBy", is.unwrap_or(&Value::Null), "field is immutable"));
+        errors.push(Error::invalid(
+            &Path::new("spec.createdBy"),
+            is.cloned().unwrap_or_default(),
+            "field is immutable",
+        ));
     }
 }
 
@@ -82,7 +85,7 @@ mod tests {
 
     #[test]
     fn there_is_only_one() {
-        assert_eq!(LOGICAL_CLUSTERS.name_rule.check("cluster"), None);
-        assert_eq!(LOGICAL_CLUSTERS.name_rule.check("other").as_deref(), Some("must be cluster"));
+        assert_eq!(LOGICAL_CLUSTERS.name_rule.check("cluster"), Ok(()));
+        assert_eq!(LOGICAL_CLUSTERS.name_rule.check("other"), Err(vec!["must be cluster".into()]));
     }
 }

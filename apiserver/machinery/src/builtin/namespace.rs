@@ -1,13 +1,15 @@
 //! Namespace (api-server.md 5.1).
 
+use apiserver_api::{
+    field::{Error, Path},
+    names,
+};
 use serde_json::{Value, json};
 
 use super::columns;
 use crate::{
-    field::{ErrorList, FieldError},
-    names::{self, NameRule},
     object,
-    resource::{Column, Resource, Scope, SelectableField},
+    resource::{Column, ErrorList, NameRule, Resource, Scope, SelectableField},
     schema,
 };
 
@@ -65,11 +67,11 @@ fn validate(new: &Value, _: Option<&Value>, errors: &mut ErrorList) {
     for (i, finalizer) in object::items(new, &["spec", "finalizers"]).iter().enumerate() {
         let text = finalizer.as_str().unwrap_or_default();
         let field = format!("spec.finalizers[{i}]");
-        if let Some(wrong) = names::qualified(text) {
-            errors.push(FieldError::invalid(field, finalizer, &wrong));
+        if let Err(wrong) = names::qualified_name(text) {
+            errors.extend(wrong.into_iter().map(|w| Error::invalid(&Path::new(&field), text, w)));
         } else if text != KUBERNETES && !text.contains('/') {
             let wrong = "name is neither a standard finalizer name nor is it fully qualified";
-            errors.push(FieldError::invalid(field, finalizer, wrong));
+            errors.push(Error::invalid(&Path::new(&field), text, wrong));
         }
     }
 }
@@ -99,10 +101,10 @@ mod tests {
 
     #[test]
     fn finalizers_are_qualified() {
-        for (finalizer, wrong) in [("kubernetes", 0), ("a.dev/x", 0), ("x", 1), ("", 1)] {
+        for (finalizer, wrong) in [("kubernetes", false), ("a.dev/x", false), ("x", true), ("", true)] {
             let mut errors = Vec::new();
             validate(&json!({"spec": {"finalizers": [finalizer]}}), None, &mut errors);
-            assert_eq!(errors.len(), wrong, "{finalizer}");
+            assert_eq!(!errors.is_empty(), wrong, "{finalizer}");
         }
     }
 }

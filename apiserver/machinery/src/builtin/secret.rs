@@ -1,5 +1,6 @@
 //! Secret (api-server.md 5.3).
 
+use apiserver_api::field::{Error, Path};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
@@ -8,10 +9,8 @@ use super::{
     config_map::{MAX_BYTES, check_immutable, check_key, decoded_len},
 };
 use crate::{
-    field::{ErrorList, FieldError},
-    names::NameRule,
     object,
-    resource::{Column, Resource, Scope, SelectableField},
+    resource::{Column, ErrorList, NameRule, Resource, Scope, SelectableField},
     schema,
 };
 
@@ -71,13 +70,13 @@ fn validate(new: &Value, old: Option<&Value>, errors: &mut ErrorList) {
         size += decoded_len(value);
     }
     if size > MAX_BYTES {
-        errors.push(FieldError::too_long("data", MAX_BYTES));
+        errors.push(Error::too_long(&Path::new("data"), MAX_BYTES));
     }
     check_type(new, errors);
     if let Some(old) = old {
         if new.get("type") != old.get("type") {
-            let value = new.get("type").unwrap_or(&Value::Null);
-            errors.push(FieldError::invalid("type", value, "field is immutable"));
+            let value = new.get("type").cloned().unwrap_or_default();
+            errors.push(Error::invalid(&Path::new("type"), value, "field is immutable"));
         }
         check_immutable(new, old, &["data"], errors);
     }
@@ -87,14 +86,14 @@ fn check_type(new: &Value, errors: &mut ErrorList) {
     let has = |key: &str| object::get(new, &["data", key]).is_some();
     let mut need = |key: &str| {
         if !has(key) {
-            errors.push(FieldError::required(format!("data[{key}]"), ""));
+            errors.push(Error::required(&Path::new(&format!("data[{key}]")), ""));
         }
     };
     match object::text(new, &["type"]) {
         "kubernetes.io/service-account-token"
             if object::text(new, &["metadata", "annotations", SERVICE_ACCOUNT_NAME]).is_empty() =>
         {
-            errors.push(FieldError::required(format!("metadata.annotations[{SERVICE_ACCOUNT_NAME}]"), ""));
+            errors.push(Error::required(&Path::new(&format!("metadata.annotations[{SERVICE_ACCOUNT_NAME}]")), ""));
         }
         "kubernetes.io/dockercfg" => check_json(new, ".dockercfg", errors),
         "kubernetes.io/dockerconfigjson" => check_json(new, ".dockerconfigjson", errors),
@@ -114,11 +113,15 @@ fn check_type(new: &Value, errors: &mut ErrorList) {
 fn check_json(new: &Value, key: &str, errors: &mut ErrorList) {
     let field = || format!("data[{key}]");
     match object::get(new, &["data", key]).and_then(Value::as_str) {
-        None => errors.push(FieldError::required(field(), "")),
+        None => errors.push(Error::required(&Path::new(&field()), "")),
         Some(text) => {
             let decoded = STANDARD.decode(text).unwrap_or_default();
             if let Err(wrong) = serde_json::from_slice::<serde::de::IgnoredAny>(&decoded) {
-                errors.push(FieldError::invalid(field(), &json!("<secret contents redacted>"), &wrong.to_string()));
+                errors.push(Error::invalid(
+                    &Path::new(&field()),
+                    json!("<secret contents redacted>"),
+                    wrong.to_string(),
+                ));
             }
         }
     }
@@ -131,7 +134,7 @@ mod tests {
     fn errors(new: &Value, old: Option<&Value>) -> Vec<String> {
         let mut list = Vec::new();
         validate(new, old, &mut list);
-        list.iter().map(FieldError::text).collect()
+        list.iter().map(ToString::to_string).collect()
     }
 
     #[test]

@@ -4,8 +4,7 @@ use serde_json::json;
 
 use super::{VERBS, columns, prepare_nothing, validate_nothing};
 use crate::{
-    names::NameRule,
-    resource::{Column, Resource, Scope},
+    resource::{Column, NameRule, Resource, Scope},
     schema,
 };
 

@@ -1,13 +1,15 @@
 //! kcp's Workspace (kcp.md 2.1).
 
+use apiserver_api::{
+    field::{Error, Path},
+    names,
+};
 use serde_json::{Value, json};
 
 use super::{VERBS, columns};
 use crate::{
-    field::{ErrorList, FieldError},
-    names::NameRule,
     object::{self, text},
-    resource::{Column, Resource, Scope},
+    resource::{Column, ErrorList, NameRule, Resource, Scope},
     schema,
 };
 
@@ -74,16 +76,16 @@ fn prepare(new: &mut Value, old: Option<&Value>) {
 fn validate(new: &Value, old: Option<&Value>, errors: &mut ErrorList) {
     if is_mounted(new) {
         if object::get(new, &["spec", "type"]).is_some() {
-            errors.push(FieldError::forbidden("spec.type", "spec.type cannot be set for mounted workspaces"));
+            errors.push(Error::forbidden(&Path::new("spec.type"), "spec.type cannot be set for mounted workspaces"));
         }
         for field in ["apiVersion", "kind", "name"] {
             if text(new, &["spec", "mount", "ref", field]).is_empty() {
-                errors.push(FieldError::required(format!("spec.mount.ref.{field}"), ""));
+                errors.push(Error::required(&Path::new(&format!("spec.mount.ref.{field}")), ""));
             }
         }
     } else if let Some(wrong) = type_name(text(new, &["spec", "type", "name"])) {
         let value = json!(text(new, &["spec", "type", "name"]));
-        errors.push(FieldError::invalid("spec.type.name", &value, wrong));
+        errors.push(Error::invalid(&Path::new("spec.type.name"), value, wrong));
     }
     let Some(old) = old else { return };
     for (field, may_be_set) in [("type", false), ("mount", false), ("cluster", true), ("URL", true)] {
@@ -92,16 +94,16 @@ fn validate(new: &Value, old: Option<&Value>, errors: &mut ErrorList) {
         // The URL follows the shard's, so it may change, but not go.
         let changes = if field == "URL" { is.is_none() } else { was != is };
         if changes && !set_later && was != is {
-            let value = is.unwrap_or(&Value::Null);
+            let value = is.cloned().unwrap_or_default();
             let wrong = if is.is_none() { "cannot be unset" } else { "field is immutable" };
-            errors.push(FieldError::invalid(format!("spec.{field}"), value, wrong));
+            errors.push(Error::invalid(&Path::new(&format!("spec.{field}")), value, wrong));
         }
     }
 }
 
 /// What is wrong with the name of a workspace type: `^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`.
 fn type_name(name: &str) -> Option<&'static str> {
-    let fine = name.starts_with(|c: char| c.is_ascii_lowercase()) && crate::names::label(name).is_none();
+    let fine = name.starts_with(|c: char| c.is_ascii_lowercase()) && names::dns_label(name).is_ok();
     (!fine).then_some("must be 1 to 63 of a-z, 0-9 and inner hyphens, beginning with a letter")
 }
 
@@ -112,7 +114,7 @@ mod tests {
     fn errors(new: &Value, old: Option<&Value>) -> Vec<String> {
         let mut list = Vec::new();
         validate(new, old, &mut list);
-        list.iter().map(FieldError::text).collect()
+        list.iter().map(ToString::to_string).collect()
     }
 
     #[test]

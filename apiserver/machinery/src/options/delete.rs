@@ -1,13 +1,13 @@
 //! `DeleteOptions`: from the body when there is one, else from the query (api-server.md 2.6).
 
-use apiserver_api::Status;
+use apiserver_api::{
+    Status,
+    field::{Error, Path},
+};
 use serde_json::{Value, json};
 
 use super::{check, parse_bool, write::check_dry_run};
-use crate::{
-    field::FieldError,
-    object::{get, set, text},
-};
+use crate::object::{get, set, text};
 
 /// What becomes of the objects that the deleted one owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl DeleteOptions {
         let orphans = get(object, &["orphanDependents"]).and_then(Value::as_bool);
         if orphans.is_some() && !policy.is_empty() {
             let why = "orphanDependents and deletionPropagation cannot be both set";
-            errors.push(FieldError::invalid("propagationPolicy", &json!(policy), why));
+            errors.push(Error::invalid(&Path::new("propagationPolicy"), json!(policy), why));
         }
         let propagation = match (policy, orphans) {
             ("Background", _) | ("", Some(false)) => Some(Propagation::Background),
@@ -56,7 +56,7 @@ impl DeleteOptions {
             ("", None) => None,
             (other, _) => {
                 let supported = &["Foreground", "Background", "Orphan", "nil"];
-                errors.push(FieldError::not_supported("propagationPolicy", &json!(other), supported));
+                errors.push(Error::not_supported(&Path::new("propagationPolicy"), json!(other), supported));
                 None
             }
         };

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use apiserver_api::Status;
+use apiserver_api::{
+    Status,
+    field::{Error, Path},
+};
 use serde_json::json;
 
-use super::{bad_request, check};
+use super::check;
 use crate::{
-    field::FieldError,
     resource::Resource,
     selector::{FieldSelector, LabelSelector, Selector},
 };
@@ -70,7 +72,7 @@ impl ListOptions {
             options.resource_version = Some(raw.revision()?);
         }
         if !options.continue_token.is_empty() && options.resource_version.is_some_and(|v| v != 0) {
-            return Err(bad_request("specifying resource version is not allowed when using continue"));
+            return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
         }
         Ok(options)
     }
@@ -88,24 +90,27 @@ impl ListOptions {
         if self.watch {
             if !version_match.is_empty() && self.send_initial_events.is_none() {
                 let why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
-                errors.push(FieldError::forbidden(FIELD, why));
+                errors.push(Error::forbidden(&Path::new(FIELD), why));
             } else if self.send_initial_events.is_some() && version_match != "NotOlderThan" {
                 let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
-                errors.push(FieldError::forbidden(FIELD, why));
+                errors.push(Error::forbidden(&Path::new(FIELD), why));
             }
         } else if self.send_initial_events.is_some() {
-            errors.push(FieldError::forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"));
+            errors.push(Error::forbidden(&Path::new("sendInitialEvents"), "sendInitialEvents is forbidden for list"));
         } else if !version_match.is_empty() && !self.continue_token.is_empty() {
-            errors.push(FieldError::forbidden(FIELD, "resourceVersionMatch is forbidden when continue is provided"));
+            errors.push(Error::forbidden(
+                &Path::new(FIELD),
+                "resourceVersionMatch is forbidden when continue is provided",
+            ));
         } else if !version_match.is_empty() && version.is_empty() {
             let why = "resourceVersionMatch is forbidden unless resourceVersion is provided";
-            errors.push(FieldError::forbidden(FIELD, why));
+            errors.push(Error::forbidden(&Path::new(FIELD), why));
         } else if !known {
             let supported = &["Exact", "NotOlderThan", ""];
-            errors.push(FieldError::not_supported(FIELD, &json!(version_match), supported));
+            errors.push(Error::not_supported(&Path::new(FIELD), json!(version_match), supported));
         } else if version_match == "Exact" && version == "0" {
             let why = "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
-            errors.push(FieldError::forbidden(FIELD, why));
+            errors.push(Error::forbidden(&Path::new(FIELD), why));
         }
         check("ListOptions", errors)
     }

@@ -1,10 +1,13 @@
 //! `CreateOptions`, `UpdateOptions` and `PatchOptions`.
 
-use apiserver_api::Status;
+use apiserver_api::{
+    Status,
+    field::{Error, Path},
+};
 use serde_json::json;
 
 use super::{check, parse_bool};
-use crate::field::{ErrorList, FieldError};
+use crate::resource::ErrorList;
 
 /// What becomes of unknown and duplicate fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,7 +63,7 @@ impl WriteOptions {
                 "fieldValidation" => options.set_validation(&value, &mut errors),
                 // Server-side apply, where `force` means something, is not served.
                 "force" if verb == WriteVerb::Patch && parse_bool(&value) => {
-                    errors.push(FieldError::forbidden("force", "may not be specified for non-apply patch"));
+                    errors.push(Error::forbidden(&Path::new("force"), "may not be specified for non-apply patch"));
                 }
                 _ => {}
             }
@@ -81,7 +84,7 @@ impl WriteOptions {
             "Strict" => FieldValidation::Strict,
             other => {
                 let supported = &["", "Ignore", "Strict", "Warn"];
-                errors.push(FieldError::not_supported("fieldValidation", &json!(other), supported));
+                errors.push(Error::not_supported(&Path::new("fieldValidation"), json!(other), supported));
                 return;
             }
         };
@@ -90,17 +93,21 @@ impl WriteOptions {
 
 fn check_manager(manager: &str, errors: &mut ErrorList) {
     if manager.len() > MANAGER_BYTES_MAX {
-        errors.push(FieldError::too_long("fieldManager", MANAGER_BYTES_MAX));
+        errors.push(Error::too_long(&Path::new("fieldManager"), MANAGER_BYTES_MAX));
     }
     if manager.chars().any(char::is_control) {
-        errors.push(FieldError::invalid("fieldManager", &json!(manager), "should only contain printable characters"));
+        errors.push(Error::invalid(
+            &Path::new("fieldManager"),
+            json!(manager),
+            "should only contain printable characters",
+        ));
     }
 }
 
 /// Whether it is a dry run: `All` is the only value there is.
 pub(super) fn check_dry_run(values: &[String], errors: &mut ErrorList) -> bool {
     if values.iter().any(|v| v != "All") {
-        errors.push(FieldError::not_supported("dryRun", &json!(values), &["All"]));
+        errors.push(Error::not_supported(&Path::new("dryRun"), json!(values), &["All"]));
     }
     !values.is_empty()
 }

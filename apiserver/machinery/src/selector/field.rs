@@ -3,7 +3,6 @@
 use apiserver_api::Status;
 use serde_json::Value;
 
-use super::bad_request;
 use crate::{object, resource::Resource};
 
 /// A parsed field selector; the default one matches everything.
@@ -29,7 +28,7 @@ impl FieldSelector {
         let mut terms = Vec::new();
         for part in split(text).filter(|p| !p.is_empty()) {
             let Some((field, equal, value)) = split_term(part) else {
-                return Err(bad_request(format!("invalid selector: '{text}'; can't understand '{part}'")));
+                return Err(Status::bad_request(format!("invalid selector: '{text}'; can't understand '{part}'")));
             };
             let value = unescape(value)?;
             let (field, value_of) = find(resource, field)?;
@@ -78,7 +77,7 @@ fn find(resource: &Resource, name: &str) -> Result<(&'static str, Accessor), Sta
     let own = resource.selectable.iter().map(|f| f.name);
     let known: Vec<String> =
         ["metadata.name"].into_iter().chain(namespace).chain(own).map(|f| format!("\"{f}\"")).collect();
-    Err(bad_request(format!("{name:?} is not a known field selector: only {}", known.join(", "))))
+    Err(Status::bad_request(format!("{name:?} is not a known field selector: only {}", known.join(", "))))
 }
 
 /// Splits at commas that are not escaped.
@@ -119,11 +118,13 @@ fn unescape(value: &str) -> Result<String, Status> {
                 Some(c @ ('\\' | ',' | '=')) => plain.push(c),
                 other => {
                     let sequence: String = other.into_iter().collect();
-                    return Err(bad_request(format!("invalid field selector: invalid escape sequence: \\{sequence}")));
+                    return Err(Status::bad_request(format!(
+                        "invalid field selector: invalid escape sequence: \\{sequence}"
+                    )));
                 }
             },
             ',' | '=' => {
-                return Err(bad_request(format!("invalid field selector: unescaped character in value: {c}")));
+                return Err(Status::bad_request(format!("invalid field selector: unescaped character in value: {c}")));
             }
             c => plain.push(c),
         }

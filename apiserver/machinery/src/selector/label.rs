@@ -1,11 +1,10 @@
 //! Label selectors: `a=b,c in (d,e),!f,g>1`. The grammar and the texts are those of upstream's
 //! `labels.Parse`: a lexer whose words `in` and `notin` are names where a name is expected.
 
-use apiserver_api::Status;
+use apiserver_api::{Status, names};
 use serde_json::{Map, Value};
 
-use super::bad_request;
-use crate::{names, object};
+use crate::object;
 
 /// A parsed label selector; the default one matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,7 +35,7 @@ impl LabelSelector {
     /// # Errors
     /// 400 with upstream's text.
     pub fn parse(text: &str) -> Result<Self, Status> {
-        Parser::new(text).selector().map(|requirements| Self { requirements }).map_err(bad_request)
+        Parser::new(text).selector().map(|requirements| Self { requirements }).map_err(Status::bad_request)
     }
 
     /// Whether everything matches.
@@ -70,8 +69,8 @@ impl Requirement {
 
     /// What is wrong with it.
     fn check(&self) -> Result<(), String> {
-        if let Some(wrong) = names::qualified(&self.key) {
-            return Err(format!("key: Invalid value: {:?}: {wrong}", self.key));
+        if let Err(wrong) = names::qualified_name(&self.key) {
+            return Err(format!("key: Invalid value: {:?}: {}", self.key, wrong.join("; ")));
         }
         if self.values.is_empty() && matches!(self.operator, Operator::In | Operator::NotIn) {
             return Err("values: Invalid value: []: for 'in', 'notin' operators, values set can't be empty".into());
@@ -81,8 +80,8 @@ impl Requirement {
                 let wrong = "for 'Gt', 'Lt' operators, the value must be an integer";
                 return Err(format!("values[{i}]: Invalid value: {value:?}: {wrong}"));
             }
-            if let Some(wrong) = names::label_value(value) {
-                return Err(format!("values[{i}][{}]: Invalid value: {value:?}: {wrong}", self.key));
+            if let Err(wrong) = names::label_value(value) {
+                return Err(format!("values[{i}][{}]: Invalid value: {value:?}: {}", self.key, wrong.join("; ")));
             }
         }
         Ok(())
