@@ -212,3 +212,6 @@ fn uid(workspace: &ClusterName, kind: &str, name: &str, id: Option<&Identity>) -
     Uuid::new_v5(&Uuid::NAMESPACE_URL, text.as_bytes()).hyphenated().encode_lower(&mut uid);
     uid
 }
+
+#[cfg(test)]
+mod tests;
