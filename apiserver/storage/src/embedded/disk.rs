@@ -1,0 +1,232 @@
+//! Opening the file: whose it is, whether it is whole, and what it holds.
+
+use std::{
+    fs::{File, OpenOptions, TryLockError},
+    io,
+    path::{Path, PathBuf},
+};
+
+use rusqlite::{Connection, ErrorCode, TransactionBehavior};
+
+use super::{
+    committer::Expiry,
+    log::{self, LogError},
+    shared::State,
+};
+use crate::tree::Tree;
+
+/// Marks the file as ours: "fgst".
+const APPLICATION_ID: i32 = 0x6667_7374;
+/// The format that this version reads and writes.
+const FORMAT: i32 = 1;
+/// Pages are checked at each start up to this size of the file, and always after an unclean stop.
+const CHEAP_CHECK_BYTES: u64 = 16 << 20;
+/// Threads that read history.
+const READERS: usize = 2;
+
+/// Why the store cannot be opened. Each text is one line that says what is wrong and what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The directory or the file cannot be used.
+    #[error("cannot use {}: {reason}; the file and its directory must be writable by this user", path.display())]
+    Path {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+    /// Another process, or another engine of this one, has it open.
+    #[error("{} is in use by another process; stop that one or choose another file", path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Not written by fairgate.
+    #[error("{} is not a fairgate store ({reason}); choose another path, or move that file away", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// How that was seen.
+        reason: String,
+    },
+    /// Written by a later version.
+    #[error("{} has format {found} and this version knows only {FORMAT}; use the version that wrote it", path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: i32,
+    },
+    /// What it holds contradicts itself.
+    #[error(
+        "{} is damaged ({reason}); restore it from a backup, or move it and its -wal file away to start empty",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What was found.
+        reason: String,
+    },
+}
+
+/// A file that was opened and read.
+pub(super) struct Opened {
+    pub(super) path: PathBuf,
+    pub(super) lock: File,
+    pub(super) writer: Connection,
+    pub(super) checkpoints: Connection,
+    pub(super) readers: Vec<Connection>,
+    pub(super) state: State,
+    pub(super) expiries: Vec<Expiry>,
+    pub(super) trimmed: u64,
+}
+
+pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
+    let lock = take_lock(path)?;
+    let wal = with_suffix(path, "-wal");
+    let size = |path: &Path| path.metadata().map_or(0, |m| m.len());
+    let unclean = size(&wal) > 0;
+    let fail = |error: rusqlite::Error| explain(path, error);
+
+    let mut writer = Connection::open(path).map_err(fail)?;
+    identify(path, &mut writer)?;
+    configure(&writer).map_err(fail)?;
+    if unclean || size(path) <= CHEAP_CHECK_BYTES {
+        check_pages(path, &writer)?;
+    }
+    let (state, expiries, trimmed) = load(path, &writer)?;
+    let another = || {
+        let connection = Connection::open(path)?;
+        configure(&connection).map(|()| connection)
+    };
+    let checkpoints = another().map_err(fail)?;
+    let readers = (0..READERS).map(|_| another()).collect::<Result<_, _>>().map_err(fail)?;
+    Ok(Opened { path: path.into(), lock, writer, checkpoints, readers, state, expiries, trimmed })
+}
+
+/// Moves the write-ahead log into the file.
+pub(super) fn close(writer: Connection) -> rusqlite::Result<()> {
+    writer.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+    writer.close().map_err(|(_, error)| error)
+}
+
+/// A copy of what a passive checkpoint says: pages in the log, and how many of them are in the file now.
+pub(super) fn checkpoint(connection: &Connection) -> rusqlite::Result<(u64, u64)> {
+    connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
+        let pages = |at: usize| row.get::<_, i64>(at).map(|n| u64::try_from(n).unwrap_or(0));
+        Ok((pages(1)?, pages(2)?))
+    })
+}
+
+/// Makes directory and file if they are not there, and takes the lock that keeps a second process out.
+fn take_lock(path: &Path) -> Result<File, OpenError> {
+    let refuse = |path: &Path, error: io::Error| OpenError::Path { path: path.into(), reason: error.to_string() };
+    if let Some(directory) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
+        std::fs::create_dir_all(directory).map_err(|e| refuse(directory, e))?;
+    }
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    // The store holds secrets; SQLite gives its side files the mode of the main one.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let side = with_suffix(path, ".lock");
+    let lock = options.open(&side).map_err(|e| refuse(&side, e))?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(OpenError::InUse { path: path.into() }),
+        Err(TryLockError::Error(e)) => return Err(refuse(&side, e)),
+    }
+    options.open(path).map_err(|e| refuse(path, e))?;
+    Ok(lock)
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// Checks that the file is ours, or makes it ours if it is empty. Writes nothing to any other.
+fn identify(path: &Path, writer: &mut Connection) -> Result<(), OpenError> {
+    let fail = |error: rusqlite::Error| explain(path, error);
+    let number = |c: &Connection, what: &str| c.pragma_query_value::<i32, _>(None, what, |row| row.get(0));
+    let tables: u32 = writer.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(fail)?;
+    let (id, format) = (number(writer, "application_id").map_err(fail)?, number(writer, "user_version").map_err(fail)?);
+    match (id, format) {
+        (0, 0) if tables == 0 => {
+            let tx = writer.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
+            tx.execute_batch(log::SCHEMA).map_err(fail)?;
+            tx.pragma_update(None, "application_id", APPLICATION_ID).map_err(fail)?;
+            tx.pragma_update(None, "user_version", FORMAT).map_err(fail)?;
+            tx.commit().map_err(fail)
+        }
+        (APPLICATION_ID, FORMAT) => Ok(()),
+        (APPLICATION_ID, found) if found > FORMAT => Err(OpenError::Newer { path: path.into(), found }),
+        (APPLICATION_ID, found) => Err(OpenError::Damaged { path: path.into(), reason: format!("format {found}") }),
+        (id, _) => Err(OpenError::Foreign { path: path.into(), reason: format!("application_id {id:#x}") }),
+    }
+}
+
+fn configure(connection: &Connection) -> rusqlite::Result<()> {
+    connection.busy_timeout(std::time::Duration::from_secs(5))?;
+    connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "wal_autocheckpoint", 0)?;
+    connection.pragma_update(None, "journal_size_limit", super::keeper::WAL_BYTES_MAX)?;
+    connection.pragma_update(None, "cell_size_check", true)
+}
+
+fn check_pages(path: &Path, connection: &Connection) -> Result<(), OpenError> {
+    let found: String =
+        connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(|error| explain(path, error))?;
+    if found == "ok" { Ok(()) } else { Err(OpenError::Damaged { path: path.into(), reason: found.replace('\n', " ") }) }
+}
+
+fn load(path: &Path, connection: &Connection) -> Result<(State, Vec<Expiry>, u64), OpenError> {
+    let damaged = |reason: String| OpenError::Damaged { path: path.into(), reason };
+    let meta = log::meta(connection).map_err(|e| explain(path, e))?;
+    let (mut tree, mut expiries) = (Tree::default(), Vec::new());
+    let (mut revision, mut since_compaction) = (meta.revision, 0);
+    let read = log::read_all(connection, |record| {
+        revision = revision.max(record.revision);
+        since_compaction += u64::from(record.revision > meta.compacted);
+        if record.deleted {
+            tree.remove(&record.key);
+            return Ok(());
+        }
+        if let Some(at) = record.expires {
+            expiries.push((at, record.revision, record.key.clone()));
+        }
+        tree.insert(record.into_entry());
+        Ok::<_, LogError>(())
+    });
+    read.map_err(|error| match error {
+        LogError::Sqlite(error) => explain(path, error),
+        LogError::Damaged(reason) => damaged(reason),
+    })?;
+    // Revision 1 is the empty store: it has no row. Every later one that was not compacted must be there.
+    let expected = revision - meta.compacted.max(1).min(revision);
+    if since_compaction != expected {
+        return Err(damaged(format!("{since_compaction} changes since the last compaction instead of {expected}")));
+    }
+    Ok((State { tree, revision, compacted: meta.compacted }, expiries, meta.trimmed))
+}
+
+fn explain(path: &Path, error: rusqlite::Error) -> OpenError {
+    let (path, reason) = (path.to_owned(), error.to_string().replace('\n', " "));
+    match error.sqlite_error_code() {
+        Some(ErrorCode::NotADatabase) => OpenError::Foreign { path, reason },
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => OpenError::InUse { path },
+        Some(
+            ErrorCode::CannotOpen
+            | ErrorCode::ReadOnly
+            | ErrorCode::PermissionDenied
+            | ErrorCode::SystemIoFailure
+            | ErrorCode::DiskFull
+            | ErrorCode::OutOfMemory,
+        ) => OpenError::Path { path, reason },
+        _ => OpenError::Damaged { path, reason },
+    }
+}

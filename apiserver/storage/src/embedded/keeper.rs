@@ -1,0 +1,74 @@
+//! Background work on a clock: progress for watchers, compaction, checkpoints.
+
+use std::{
+    sync::{Condvar, Mutex, PoisonError, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use rusqlite::{Connection, ErrorCode};
+
+use super::{
+    committer::Op,
+    disk,
+    shared::{Shared, lock},
+};
+
+/// SQLite's default page.
+pub(super) const PAGE_BYTES: u32 = 4096;
+/// Beyond this the write-ahead log is emptied while writers wait.
+pub(super) const WAL_BYTES_MAX: u32 = 64 << 20;
+const TICK: Duration = Duration::from_millis(100);
+/// How often history is compacted, and how much of it is kept at least (upstream's default).
+const COMPACT_EVERY: Duration = Duration::from_secs(300);
+
+/// Tells the background threads to end.
+#[derive(Default)]
+pub(super) struct Stop {
+    stopped: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Stop {
+    pub(super) fn stop(&self) {
+        *lock(&self.stopped) = true;
+        self.wake.notify_all();
+    }
+
+    /// Sleeps for one tick; false when it is time to end.
+    fn tick(&self) -> bool {
+        let stopped = lock(&self.stopped);
+        let waited = self.wake.wait_timeout_while(stopped, TICK, |stopped| !*stopped);
+        !*waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// Body of the thread that tells watchers of progress and compacts.
+pub(super) fn tick(shared: &Shared, stop: &Stop) {
+    let mut marked = (Instant::now(), shared.state.load().revision);
+    while stop.tick() {
+        shared.hub().tick();
+        lock(&shared.kept).prune();
+        let (at, revision) = marked;
+        if at.elapsed() >= COMPACT_EVERY {
+            // A closed queue means that the engine ends.
+            let _ = shared.queue.push(Op::Compact { revision, reply: None });
+            marked = (Instant::now(), shared.state.load().revision);
+        }
+    }
+}
+
+/// Body of the thread that moves the write-ahead log into the file. Passive: it never makes a writer wait.
+pub(super) fn checkpoints(shared: &Shared, connection: &Connection, stop: &Stop) {
+    while stop.tick() {
+        if !shared.dirty.swap(false, Ordering::Relaxed) {
+            continue;
+        }
+        let _one = lock(&shared.checkpoint);
+        match disk::checkpoint(connection) {
+            Ok((pages, _)) => shared.wal_pages.store(pages, Ordering::Relaxed),
+            Err(e) if matches!(e.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)) => {}
+            // A sync may have failed: the kernel has then forgotten pages that were never written.
+            Err(error) => shared.poison(format!("a checkpoint failed: {error}")),
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The statements on the log: one row for each change, keyed by its revision.
+//!
+//! A row names the revision of the change before on the same key, so history is a chain that needs no
+//! index: the state at a revision is the present one with later rows taken back, and what a row supersedes
+//! is found by primary key when it is compacted. An index on keys would cost a random page for each write,
+//! and all keys are in memory anyway.
+
+use std::collections::{HashMap, VecDeque};
+
+use bytes::Bytes;
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, Transaction, named_params, params};
+
+use crate::{Event, Key, KeyValue, StoreError, tree::Tree};
+
+/// Bounds of one step of [`changes`].
+const STEP_ROWS_MAX: u32 = 2000;
+const STEP_EVENTS_MAX: usize = 500;
+const STEP_BYTES_MAX: usize = 4 << 20;
+
+pub(super) const SCHEMA: &str = "
+CREATE TABLE log (
+    rev        INTEGER PRIMARY KEY,
+    create_rev INTEGER NOT NULL,
+    prev_rev   INTEGER NOT NULL,
+    deleted    INTEGER NOT NULL,
+    expires    INTEGER,
+    checksum   INTEGER NOT NULL,
+    key        TEXT NOT NULL,
+    value      BLOB NOT NULL
+) STRICT;
+CREATE TABLE meta (
+    only      INTEGER PRIMARY KEY CHECK (only = 1),
+    revision  INTEGER NOT NULL,
+    compacted INTEGER NOT NULL,
+    trimmed   INTEGER NOT NULL
+) STRICT;
+INSERT INTO meta VALUES (1, 1, 0, 0);
+";
+
+/// One change as it is in the log.
+pub(super) struct Record {
+    pub(super) revision: u64,
+    pub(super) create_revision: u64,
+    /// The key's change before; 0 if it did not exist.
+    pub(super) previous: u64,
+    pub(super) deleted: bool,
+    /// Milliseconds since 1970 at which the key goes by itself.
+    pub(super) expires: Option<u64>,
+    pub(super) key: Key,
+    pub(super) value: Bytes,
+}
+
+/// What SQLite said, or that a row is not what was written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LogError {
+    #[error(transparent)]
+    Sqlite(#[from] rusqlite::Error),
+    #[error("{0}")]
+    Damaged(String),
+}
+
+/// Numbers that outlive rows.
+pub(super) struct Meta {
+    pub(super) revision: u64,
+    pub(super) compacted: u64,
+    /// Rows up to here are gone if they were superseded at or before it.
+    pub(super) trimmed: u64,
+}
+
+const COLUMNS: &str = "rev, create_rev, prev_rev, deleted, expires, checksum, key, value";
+
+impl Record {
+    fn read(row: &Row<'_>) -> Result<Self, LogError> {
+        let number = |at: usize| row.get::<_, i64>(at).map(i64::cast_unsigned);
+        let value = row.get_ref(7)?.as_blob().map_err(|e| LogError::Damaged(e.to_string()))?;
+        let key = row.get_ref(6)?.as_str().map_err(|e| LogError::Damaged(e.to_string()))?;
+        let record = Self {
+            revision: number(0)?,
+            create_revision: number(1)?,
+            previous: number(2)?,
+            deleted: number(3)? != 0,
+            expires: row.get::<_, Option<i64>>(4)?.map(i64::cast_unsigned),
+            key: key.into(),
+            value: Bytes::copy_from_slice(value),
+        };
+        if number(5)? != u64::from(record.checksum()) {
+            return Err(LogError::Damaged(format!("the checksum of revision {} does not match", record.revision)));
+        }
+        Ok(record)
+    }
+
+    fn of(event: &Event, expires: Option<u64>) -> Option<Self> {
+        match event {
+            Event::Put { kv, prev } => Some(Self {
+                revision: kv.mod_revision,
+                create_revision: kv.create_revision,
+                previous: prev.as_ref().map_or(0, |p| p.mod_revision),
+                deleted: false,
+                expires,
+                key: kv.key.clone(),
+                value: kv.value.clone(),
+            }),
+            Event::Delete { prev, revision } => Some(Self {
+                revision: *revision,
+                create_revision: prev.create_revision,
+                previous: prev.mod_revision,
+                deleted: true,
+                expires: None,
+                key: prev.key.clone(),
+                value: Bytes::new(),
+            }),
+            Event::Progress(_) => None,
+        }
+    }
+
+    /// SQLite's pages carry no checksums: a bit that flips in a value would go unnoticed.
+    fn checksum(&self) -> u32 {
+        let mut sum = crc32fast::Hasher::new();
+        let numbers = [self.revision, self.create_revision, self.previous, u64::from(self.deleted)];
+        numbers.iter().chain(&self.expires).for_each(|n| sum.update(&n.to_le_bytes()));
+        sum.update(self.key.as_bytes());
+        sum.update(&self.value);
+        sum.finalize()
+    }
+
+    pub(super) fn into_entry(self) -> KeyValue {
+        let Self { key, value, create_revision, revision: mod_revision, .. } = self;
+        KeyValue { key, value, create_revision, mod_revision }
+    }
+}
+
+/// Appends a change.
+pub(super) fn append(tx: &Transaction<'_>, event: &Event, expires: Option<u64>) -> rusqlite::Result<()> {
+    let Some(r) = Record::of(event, expires) else { return Ok(()) };
+    let mut insert = tx.prepare_cached(
+        "INSERT INTO log (rev, create_rev, prev_rev, deleted, expires, checksum, key, value)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+    )?;
+    let signed = u64::cast_signed;
+    insert.execute(params![
+        signed(r.revision),
+        signed(r.create_revision),
+        signed(r.previous),
+        r.deleted,
+        r.expires.map(signed),
+        r.checksum(),
+        &*r.key,
+        &r.value[..],
+    ])?;
+    Ok(())
+}
+
+pub(super) fn meta(connection: &Connection) -> rusqlite::Result<Meta> {
+    connection.prepare_cached("SELECT revision, compacted, trimmed FROM meta WHERE only = 1")?.query_row([], |row| {
+        let number = |at: usize| row.get::<_, i64>(at).map(i64::cast_unsigned);
+        Ok(Meta { revision: number(0)?, compacted: number(1)?, trimmed: number(2)? })
+    })
+}
+
+pub(super) fn set_meta(tx: &Transaction<'_>, meta: &Meta) -> rusqlite::Result<()> {
+    let mut update =
+        tx.prepare_cached("UPDATE meta SET revision = :revision, compacted = :compacted, trimmed = :trimmed")?;
+    update.execute(named_params! {
+        ":revision": meta.revision.cast_signed(),
+        ":compacted": meta.compacted.cast_signed(),
+        ":trimmed": meta.trimmed.cast_signed(),
+    })?;
+    Ok(())
+}
+
+/// Calls `visit` for all rows in order.
+pub(super) fn read_all<E: From<LogError>>(
+    connection: &Connection,
+    mut visit: impl FnMut(Record) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut select = connection.prepare(&format!("SELECT {COLUMNS} FROM log ORDER BY rev")).map_err(LogError::from)?;
+    let mut rows = select.query([]).map_err(LogError::from)?;
+    while let Some(row) = rows.next().map_err(LogError::from)? {
+        visit(Record::read(row)?)?;
+    }
+    Ok(())
+}
+
+/// Deletes what the changes after `trimmed` up to `compacted` have superseded, for at most `limit` changes.
+/// Returns up to where it is done.
+pub(super) fn trim(tx: &Transaction<'_>, trimmed: u64, compacted: u64, limit: u32) -> rusqlite::Result<u64> {
+    let mut select =
+        tx.prepare_cached("SELECT rev, prev_rev, deleted FROM log WHERE rev > ?1 AND rev <= ?2 ORDER BY rev LIMIT ?3")?;
+    let bounds = params![trimmed.cast_signed(), compacted.cast_signed(), limit];
+    let step: Vec<(i64, i64, bool)> =
+        select.query_map(bounds, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?.collect::<Result<_, _>>()?;
+    let mut delete = tx.prepare_cached("DELETE FROM log WHERE rev = ?1")?;
+    for (revision, previous, deleted) in &step {
+        if *previous != 0 {
+            delete.execute([previous])?;
+        }
+        if *deleted {
+            delete.execute([revision])?;
+        }
+    }
+    let more = step.len() == limit as usize;
+    Ok(step.last().filter(|_| more).map_or(compacted, |(revision, ..)| revision.cast_unsigned()))
+}
+
+/// The next changes after `after` below `prefix`, and the revision up to which they are complete.
+pub(super) fn changes(
+    connection: &mut Connection,
+    prefix: &str,
+    after: u64,
+) -> Result<(VecDeque<Event>, u64), StoreError> {
+    let tx = connection.transaction().map_err(failed)?;
+    refuse_compacted(&tx, after)?;
+    let sql = format!("SELECT {COLUMNS} FROM log WHERE rev > ?1 ORDER BY rev LIMIT ?2");
+    let mut select = tx.prepare_cached(&sql).map_err(failed)?;
+    let mut one = one(&tx)?;
+    let mut rows = select.query(params![after.cast_signed(), STEP_ROWS_MAX]).map_err(failed)?;
+    let (mut events, mut upto, mut bytes) = (VecDeque::new(), after, 0);
+    while events.len() < STEP_EVENTS_MAX
+        && bytes < STEP_BYTES_MAX
+        && let Some(row) = rows.next().map_err(failed)?
+    {
+        upto = row.get::<_, i64>(0).map_err(failed)?.cast_unsigned();
+        if row.get_ref(6).map_err(failed)?.as_str().is_ok_and(|key| !key.starts_with(prefix)) {
+            continue;
+        }
+        let record = Record::read(row).map_err(failed)?;
+        let prev = if record.previous == 0 { None } else { Some(entry(&mut one, record.previous)?) };
+        let event = match (record.deleted, prev) {
+            (false, prev) => Event::Put { kv: record.into_entry(), prev },
+            (true, Some(prev)) => Event::Delete { prev, revision: record.revision },
+            (true, None) => return Err(failed(format!("revision {upto} deletes what was not there"))),
+        };
+        bytes += event.bytes();
+        events.push_back(event);
+    }
+    Ok((events, upto))
+}
+
+/// Takes the changes after `to` up to `from` back out of `tree`, which is the state at `from`.
+pub(super) fn rewind(connection: &mut Connection, mut tree: Tree, from: u64, to: u64) -> Result<Tree, StoreError> {
+    let tx = connection.transaction().map_err(failed)?;
+    refuse_compacted(&tx, to)?;
+    let mut before = HashMap::<String, u64>::new();
+    {
+        // From the newest on, so that the oldest change of a key has the last word.
+        let sql = "SELECT key, prev_rev FROM log WHERE rev > ?1 AND rev <= ?2 ORDER BY rev DESC";
+        let mut select = tx.prepare_cached(sql).map_err(failed)?;
+        let mut rows = select.query([to.cast_signed(), from.cast_signed()]).map_err(failed)?;
+        while let Some(row) = rows.next().map_err(failed)? {
+            let previous: i64 = row.get(1).map_err(failed)?;
+            before.insert(row.get(0).map_err(failed)?, previous.cast_unsigned());
+        }
+    }
+    let mut one = one(&tx)?;
+    for (key, revision) in before {
+        match revision {
+            0 => drop(tree.remove(&key)),
+            revision => drop(tree.insert(entry(&mut one, revision)?)),
+        }
+    }
+    Ok(tree)
+}
+
+fn refuse_compacted(tx: &Transaction<'_>, requested: u64) -> Result<(), StoreError> {
+    let oldest = meta(tx).map_err(failed)?.compacted;
+    if requested < oldest { Err(StoreError::Compacted { requested, oldest }) } else { Ok(()) }
+}
+
+fn one<'a>(tx: &'a Transaction<'_>) -> Result<CachedStatement<'a>, StoreError> {
+    tx.prepare_cached(&format!("SELECT {COLUMNS} FROM log WHERE rev = ?1")).map_err(failed)
+}
+
+fn entry(one: &mut CachedStatement<'_>, revision: u64) -> Result<KeyValue, StoreError> {
+    let read = one.query_row([revision.cast_signed()], |row| Ok(Record::read(row))).optional().map_err(failed)?;
+    let record = read.ok_or_else(|| failed(format!("revision {revision} is missing")))?;
+    Ok(record.map_err(failed)?.into_entry())
+}
+
+fn failed(error: impl std::fmt::Display) -> StoreError {
+    StoreError::Other(format!("the log cannot be read: {error}").into())
+}

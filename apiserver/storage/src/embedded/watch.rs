@@ -1,0 +1,178 @@
+//! One watcher: first history, then live, each change once.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+    task::{Context, Poll, Waker},
+};
+
+use futures_util::stream;
+
+use super::{
+    hub::CatchUp,
+    log,
+    shared::{Shared, lock},
+};
+use crate::{Event, StoreError, WatchStream};
+
+/// Most changes, and most bytes of their values, that wait for one live watcher.
+pub(super) const BUFFER_EVENTS_MAX: usize = 8192;
+const BUFFER_BYTES_MAX: usize = 64 << 20;
+
+/// Opens a watch, or says at once why it cannot be.
+pub(super) fn open(shared: &Arc<Shared>, prefix: &str, after: u64) -> Result<WatchStream, StoreError> {
+    let oldest = shared.oldest(&shared.hub());
+    let current = shared.state.load().revision;
+    if after < oldest {
+        return Err(StoreError::Compacted { requested: after, oldest });
+    }
+    if after > current {
+        return Err(StoreError::Future { requested: after, current });
+    }
+    let watch = Watch {
+        shared: shared.clone(),
+        prefix: prefix.into(),
+        cursor: after,
+        caught: VecDeque::new(),
+        buffer: Arc::default(),
+        live: None,
+        over: false,
+    };
+    Ok(Box::pin(stream::unfold(watch, |mut watch| async move {
+        let item = watch.next().await?;
+        watch.over = item.is_err();
+        Some((item, watch))
+    })))
+}
+
+struct Watch {
+    shared: Arc<Shared>,
+    prefix: Arc<str>,
+    /// Everything up to here was delivered or is in `caught`.
+    cursor: u64,
+    caught: VecDeque<Event>,
+    buffer: Arc<Buffer>,
+    live: Option<u64>,
+    over: bool,
+}
+
+impl Watch {
+    async fn next(&mut self) -> Option<Result<Event, StoreError>> {
+        loop {
+            if self.over {
+                return None;
+            }
+            if let Some(event) = self.caught.pop_front() {
+                return Some(Ok(event));
+            }
+            if self.live.is_some() {
+                return Some(std::future::poll_fn(|cx| self.buffer.poll(cx)).await);
+            }
+            if let Err(error) = self.catch_up().await {
+                return Some(Err(error));
+            }
+        }
+    }
+
+    async fn catch_up(&mut self) -> Result<(), StoreError> {
+        // Bound to a name: the guard must not live across the await below.
+        let step = self.shared.hub().catch_up(&self.prefix, self.cursor, &self.buffer)?;
+        match (step, &self.shared.readers) {
+            (CatchUp::Live(id), _) => self.live = Some(id),
+            (CatchUp::Events(events, upto), _) => (self.caught, self.cursor) = (events, upto),
+            (CatchUp::Behind, Some(readers)) => {
+                let (prefix, after) = (self.prefix.clone(), self.cursor);
+                let (events, upto) = readers.run(move |c| log::changes(c, &prefix, after)).await?;
+                (self.caught, self.cursor) = (events, upto);
+            }
+            (CatchUp::Behind, None) => {
+                let oldest = self.shared.oldest(&self.shared.hub());
+                return Err(StoreError::Compacted { requested: self.cursor, oldest });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(id) = self.live {
+            self.shared.hub().unregister(&self.prefix, id);
+        }
+    }
+}
+
+/// What waits for a live watcher. The mutex is held for a push or a pop, never while anything runs.
+#[derive(Default)]
+pub(super) struct Buffer(Mutex<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    events: VecDeque<Event>,
+    bytes: usize,
+    /// Complete up to here once `events` is empty.
+    progress: Option<u64>,
+    end: Option<StoreError>,
+    waker: Option<Waker>,
+}
+
+impl Buffer {
+    /// Takes a change; false once the watcher has ended, also by this very call because it is too slow.
+    pub(super) fn push(&self, event: &Event) -> bool {
+        let mut waiting = lock(&self.0);
+        if waiting.end.is_some() {
+            return false;
+        }
+        if waiting.events.len() >= BUFFER_EVENTS_MAX || waiting.bytes > BUFFER_BYTES_MAX {
+            // What waits is of no use after a gap: free it now, the consumer may never come.
+            *waiting =
+                Waiting { end: Some(StoreError::SlowConsumer), waker: waiting.waker.take(), ..Waiting::default() };
+            waiting.wake();
+            return false;
+        }
+        waiting.bytes += event.bytes();
+        waiting.events.push_back(event.clone());
+        waiting.wake();
+        true
+    }
+
+    pub(super) fn progress(&self, revision: u64) {
+        let mut waiting = lock(&self.0);
+        waiting.progress = Some(revision);
+        waiting.wake();
+    }
+
+    /// Ends the watch after what already waits.
+    pub(super) fn end(&self, error: StoreError) {
+        let mut waiting = lock(&self.0);
+        waiting.end.get_or_insert(error);
+        waiting.wake();
+    }
+
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<Event, StoreError>> {
+        let mut waiting = lock(&self.0);
+        if let Some(event) = waiting.events.pop_front() {
+            waiting.bytes -= event.bytes();
+            return Poll::Ready(Ok(event));
+        }
+        if waiting.events.capacity() > 64 {
+            waiting.events = VecDeque::new(); // a burst must not cost memory forever
+        }
+        if let Some(error) = waiting.end.clone() {
+            return Poll::Ready(Err(error));
+        }
+        if let Some(revision) = waiting.progress.take() {
+            return Poll::Ready(Ok(Event::Progress(revision)));
+        }
+        waiting.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Waiting {
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
