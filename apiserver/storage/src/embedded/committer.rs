@@ -194,10 +194,11 @@ impl Batch {
             }
             Op::Compact { revision, reply } => {
                 let current = self.next.revision;
-                let result = match revision <= current {
-                    true => Ok(self.next.compacted = self.next.compacted.max(revision)),
-                    false => Err(StoreError::Future { requested: revision, current }),
-                };
+                let mut result = Err(StoreError::Future { requested: revision, current });
+                if revision <= current {
+                    self.next.compacted = self.next.compacted.max(revision);
+                    result = Ok(());
+                }
                 if let Some((reply, _budget)) = reply {
                     self.answers.push(Answer::Compact(reply, result));
                 }

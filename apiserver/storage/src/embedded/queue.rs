@@ -51,11 +51,8 @@ impl<T> Queue<T> {
         if inner.items.is_empty() {
             return None;
         }
-        let mut taken = Vec::new();
-        while let Some(item) = inner.items.pop_front_if(|item| fits(item)) {
-            taken.push(item);
-        }
-        Some(taken)
+        let count = inner.items.iter().take_while(|item| fits(item)).count();
+        Some(inner.items.drain(..count).collect())
     }
 
     /// Refuses further items; those inside can still be taken.
