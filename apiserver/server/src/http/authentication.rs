@@ -1,13 +1,10 @@
 //! Who asks: the identity that the gateway put into the headers, and impersonation.
 
-use std::{borrow::Cow, sync::Arc};
-
 use apiserver_api::{
     Status, UserInfo,
-    user::{GROUP_AUTHENTICATED, GROUP_MASTERS, HEADER_EXTRA_PREFIX, HEADER_GROUP, HEADER_UID, HEADER_USER},
+    user::{GROUP_AUTHENTICATED, GROUP_MASTERS, is_impersonation_header},
 };
 use http::{HeaderMap, header::AUTHORIZATION};
-use percent_encoding::percent_decode_str;
 
 /// Whose word the identity headers of a connection are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,19 +15,12 @@ pub enum Trust {
     None,
 }
 
-/// Most groups and extra values of one user.
-const MOST_VALUES: usize = 1000;
-
 /// The user of a request.
 ///
 /// # Errors
 /// 401 for a credential that nobody here can check: a wrong one never falls back to anonymous.
 pub(crate) fn authenticate(headers: &HeaderMap, trust: Trust) -> Result<UserInfo, Status> {
-    if let (Trust::Gateway, Some(name)) = (trust, text(headers, HEADER_USER).filter(|n| !n.is_empty())) {
-        let mut user = UserInfo::new(name, &[]);
-        user.uid = text(headers, HEADER_UID).unwrap_or_default().into();
-        user.groups = texts(headers, HEADER_GROUP);
-        user.extra = extra(headers, HEADER_EXTRA_PREFIX);
+    if let (Trust::Gateway, Some(mut user)) = (trust, UserInfo::from_headers(texts(headers))) {
         add_group(&mut user, GROUP_AUTHENTICATED);
         return Ok(user);
     }
@@ -45,20 +35,18 @@ pub(crate) fn authenticate(headers: &HeaderMap, trust: Trust) -> Result<UserInfo
 /// # Errors
 /// 403, and 400 for groups, uid or extras without a user.
 pub(crate) fn impersonate(headers: &HeaderMap, user: UserInfo) -> Result<UserInfo, Status> {
-    let Some(name) = text(headers, "impersonate-user").filter(|n| !n.is_empty()) else {
-        if headers.keys().any(|k| k.as_str().starts_with("impersonate-")) {
-            return Err(Status::bad_request("the request impersonates a group, uid or extra without impersonating a user"));
-        }
+    if !headers.keys().any(|name| is_impersonation_header(name.as_str())) {
         return Ok(user);
+    }
+    // The same headers under another prefix.
+    let renamed: Vec<(String, &str)> = texts(headers).filter_map(|(name, value)| Some((format!("x-remote-{}", name.strip_prefix("impersonate-")?), value))).collect();
+    let Some(mut other) = UserInfo::from_headers(renamed.iter().map(|(name, value)| (&**name, *value))) else {
+        return Err(Status::bad_request("the request impersonates a group, uid or extra without impersonating a user"));
     };
     if !user.in_group(GROUP_MASTERS) {
         let why = format!("User {:?} cannot impersonate resource \"users\" in API group \"\" at the cluster scope", user.name);
-        return Err(Status::forbidden_object("", "users", name, &why));
+        return Err(Status::forbidden_object("", "users", &other.name, &why));
     }
-    let mut other = UserInfo::new(name, &[]);
-    other.uid = text(headers, "impersonate-uid").unwrap_or_default().into();
-    other.groups = texts(headers, "impersonate-group");
-    other.extra = extra(headers, "impersonate-extra-");
     add_group(&mut other, GROUP_AUTHENTICATED);
     Ok(other)
 }
@@ -69,27 +57,8 @@ fn add_group(user: &mut UserInfo, group: &str) {
     }
 }
 
-fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    headers.get(name).and_then(|v| std::str::from_utf8(v.as_bytes()).ok())
-}
-
-fn texts(headers: &HeaderMap, name: &str) -> Vec<Arc<str>> {
-    headers.get_all(name).iter().filter_map(|v| std::str::from_utf8(v.as_bytes()).ok()).take(MOST_VALUES).map(Arc::from).collect()
-}
-
-/// Percent-encoded keys behind `prefix`, lower-cased as upstream does; sorted.
-fn extra(headers: &HeaderMap, prefix: &str) -> Vec<(Arc<str>, Vec<Arc<str>>)> {
-    let mut all: Vec<(Arc<str>, Vec<Arc<str>>)> = Vec::new();
-    for name in headers.keys().take(MOST_VALUES) {
-        let Some(key) = name.as_str().strip_prefix(prefix) else { continue };
-        let key = match percent_decode_str(key).decode_utf8() {
-            Ok(decoded) => Cow::Owned(decoded.to_lowercase()),
-            Err(_) => Cow::Borrowed(key),
-        };
-        all.push((key.as_ref().into(), texts(headers, name.as_str())));
-    }
-    all.sort();
-    all
+fn texts(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
+    headers.iter().filter_map(|(name, value)| Some((name.as_str(), std::str::from_utf8(value.as_bytes()).ok()?)))
 }
 
 #[cfg(test)]

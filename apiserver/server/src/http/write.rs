@@ -1,0 +1,115 @@
+//! POST, PUT, PATCH and DELETE.
+
+use apiserver_api::{ClusterName, Status, status::Details};
+use apiserver_machinery::{
+    Resource,
+    options::{DeleteOptions, ListOptions, WriteOptions, WriteVerb},
+};
+use http::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::{admission, body::Body, content, negotiation, respond};
+use crate::{
+    errors,
+    registry::{Deleted, Object, UpdateOptions},
+    server::Call,
+};
+
+/// POST of an object to its collection.
+pub(crate) async fn create(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
+    let form = negotiation::one(call)?;
+    let options = WriteOptions::parse(WriteVerb::Create, call.info.query)?;
+    let mut decoded = content::object(call, resource, &options)?;
+    admission::create(&call.user, resource, &mut decoded.object)?;
+    let object = call.server.registry().create(resource, call.cluster()?, &call.info.namespace, decoded.object, &options).await?;
+    content::with_warnings(form.one(StatusCode::CREATED, &object)?, &decoded.warnings)
+}
+
+/// PUT of an object or of a subresource.
+pub(crate) async fn update(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
+    let form = negotiation::one(call)?;
+    let write = WriteOptions::parse(WriteVerb::Update, call.info.query)?;
+    let decoded = content::object(call, resource, &write)?;
+    let options = UpdateOptions { write, subresource: subresource(call, resource), may_create: resource.create_on_update, uid_is_precondition: true };
+    let change = |old: Option<&Value>| {
+        admission::update(&call.user, resource, old, &decoded.object)?;
+        Ok(decoded.object.clone())
+    };
+    let written = call.server.registry().modify(resource, &call.key()?, &options, change).await?;
+    let code = if written.created { StatusCode::CREATED } else { StatusCode::OK };
+    content::with_warnings(form.one(code, &written.object)?, &decoded.warnings)
+}
+
+/// PATCH of an object or of a subresource, in three of the four forms (server-side apply comes later: 415).
+pub(crate) async fn patch(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
+    let form = negotiation::one(call)?;
+    let patch = content::patch(call, resource)?;
+    let write = WriteOptions::parse(WriteVerb::Patch, call.info.query)?;
+    let validation = write.field_validation;
+    let options = UpdateOptions { write, subresource: subresource(call, resource), may_create: false, uid_is_precondition: false };
+    let warnings = std::sync::Mutex::new(Vec::new());
+    let change = |old: Option<&Value>| {
+        let old = old.ok_or_else(|| errors::not_found(resource, &call.info.name))?;
+        let (new, warned) = patch.apply(resource, old, validation)?;
+        admission::update(&call.user, resource, Some(old), &new)?;
+        // Of the last attempt: the one that was written.
+        *warnings.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = warned;
+        Ok(new)
+    };
+    let written = call.server.registry().modify(resource, &call.key()?, &options, change).await?;
+    let warnings = warnings.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    content::with_warnings(form.one(StatusCode::OK, &written.object)?, &warnings)
+}
+
+/// DELETE of an object: a Status when it is gone, the object when finalizers hold it.
+pub(crate) async fn delete(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
+    let form = negotiation::one(call)?;
+    let options = delete_options(call)?;
+    let key = call.key()?;
+    if resource.immortal.contains(&&*key.name) {
+        return Err(errors::forbidden(resource, &key.name, &format!("this {} may not be deleted", resource.singular)));
+    }
+    if admission::asks_before_delete(resource) {
+        let old = call.server.registry().get(resource, &key).await?;
+        admission::delete(&call.user, resource, &old)?;
+    }
+    match call.server.registry().delete(resource, &key, &options).await? {
+        Deleted::Terminating(object) => form.one(StatusCode::OK, &object),
+        Deleted::Gone(object) => Ok(respond::json(StatusCode::OK, &success(&object)?)),
+    }
+}
+
+/// DELETE of a collection: the list of what was there.
+pub(crate) async fn delete_collection(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
+    let form = negotiation::list(call, resource)?;
+    let options = delete_options(call)?;
+    let list = ListOptions::parse(resource, call.info.query)?;
+    let page = call.server.registry().delete_collection(resource, &call.collection(), &list, &options).await?;
+    Ok(form.list(resource, page))
+}
+
+fn delete_options(call: &Call<'_>) -> Result<DeleteOptions, Status> {
+    DeleteOptions::parse(content::delete_options(call)?.as_ref(), call.info.query)
+}
+
+fn subresource(call: &Call<'_>, resource: &Resource) -> &'static str {
+    resource.subresources.iter().find(|s| **s == call.info.subresource).copied().unwrap_or_default()
+}
+
+/// The Status that answers a delete.
+fn success(object: &Object) -> Result<Value, Status> {
+    let uid = object.value()?.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let resource = object.resource();
+    let details = Details { name: object.name().to_owned(), group: resource.group.to_owned(), kind: resource.plural.to_owned(), uid, ..Details::default() };
+    Ok(json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}))
+}
+
+impl Call<'_> {
+    /// The logical cluster.
+    ///
+    /// # Errors
+    /// 405 for the wildcard, which [`super::dispatch`] has refused before.
+    pub(crate) fn cluster(&self) -> Result<&ClusterName, Status> {
+        self.destination.cluster.as_ref().ok_or_else(Status::method_not_allowed)
+    }
+}
