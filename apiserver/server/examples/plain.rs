@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
     let address = listener.local_addr()?;
     let options = Options { external_url: format!("http://{address}"), ..Options::default() };
-    let server = ApiServer::new(Arc::new(Embedded::in_memory()?), options);
+    let server = ApiServer::new(Arc::new(Embedded::in_memory()), options);
     server.bootstrap().await?;
     println!("http://{address}/clusters/root");
     loop {
@@ -33,7 +33,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let server = server.clone();
                 async move { Ok::<_, Infallible>(server.handle(with_identity(request), Trust::Gateway).await) }
             });
-            if let Err(error) = Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await {
+            if let Err(error) = Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await
+            {
                 eprintln!("connection: {error}");
             }
         });

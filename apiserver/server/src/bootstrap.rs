@@ -51,7 +51,12 @@ impl ApiServer {
 }
 
 /// Whether the object was created now.
-async fn create_missing(registry: &Registry, resource: &'static apiserver_machinery::Resource, cluster: &ClusterName, object: Value) -> Result<bool, Status> {
+async fn create_missing(
+    registry: &Registry,
+    resource: &'static apiserver_machinery::Resource,
+    cluster: &ClusterName,
+    object: Value,
+) -> Result<bool, Status> {
     match registry.create(resource, cluster, "", object, &WriteOptions::default()).await {
         Ok(_) => Ok(true),
         Err(status) if status.reason == Some(Reason::AlreadyExists) => Ok(false),

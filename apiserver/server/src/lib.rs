@@ -1,11 +1,15 @@
 //! The API server without sockets: typed access to the objects of every logical cluster ([`Registry`]) and the
 //! HTTP handlers of api-server.md over it ([`ApiServer`]).
 
-//X mod bootstrap;
+mod bootstrap;
 mod clock;
 mod errors;
-//X mod http;
+mod http;
 pub mod registry;
-//X mod server;
+mod server;
 
-pub use self::registry::Registry;
+pub use self::{
+    http::{Body, Trust},
+    registry::Registry,
+    server::{ApiServer, BODY_LIMIT, Options},
+};

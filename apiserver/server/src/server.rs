@@ -136,7 +136,15 @@ impl ApiServer {
             let own = path.strip_suffix(rest).unwrap_or_default();
             let forwarded = parts.headers.get("x-forwarded-prefix").filter(|_| trust == Trust::Gateway);
             let prefix = forwarded.and_then(|p| p.to_str().ok()).unwrap_or(own).trim_end_matches('/');
-            let call = Call { server: self, info: &info, headers: &parts.headers, destination, user: user.clone(), prefix, body };
+            let call = Call {
+                server: self,
+                info: &info,
+                headers: &parts.headers,
+                destination,
+                user: user.clone(),
+                prefix,
+                body,
+            };
             dispatch::dispatch(call).await
         };
         if info.is_long_running() {
@@ -151,7 +159,9 @@ impl ApiServer {
 
 /// The request's own id when it has a usable one, else a new UUID.
 fn audit_id(headers: &HeaderMap) -> HeaderValue {
-    let own = headers.get("audit-id").filter(|v| (1..=64).contains(&v.len()) && v.as_bytes().iter().all(u8::is_ascii_graphic));
+    let own = headers
+        .get("audit-id")
+        .filter(|v| (1..=64).contains(&v.len()) && v.as_bytes().iter().all(u8::is_ascii_graphic));
     own.cloned().unwrap_or_else(|| {
         HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()).expect("a UUID is hex digits and hyphens")
     })

@@ -8,7 +8,11 @@ use serde_json::{Value, json};
 use support::{Client, meta, server};
 
 fn collection(resource: &Resource) -> String {
-    let root = if resource.group.is_empty() { "/api/v1".to_owned() } else { format!("/apis/{}/{}", resource.group, resource.version) };
+    let root = if resource.group.is_empty() {
+        "/api/v1".to_owned()
+    } else {
+        format!("/apis/{}/{}", resource.group, resource.version)
+    };
     let namespace = if resource.is_namespaced() { "/namespaces/default" } else { "" };
     format!("{root}{namespace}/{}", resource.plural)
 }
@@ -17,9 +21,13 @@ fn collection(resource: &Resource) -> String {
 fn sample(resource: &Resource, name: &str) -> Value {
     let mut object = json!({"metadata": {"name": name, "labels": {"l": "a"}}});
     let more = match resource.kind {
-        "Event" => json!({"involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"}, "reason": "R", "type": "Normal"}),
+        "Event" => {
+            json!({"involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"}, "reason": "R", "type": "Normal"})
+        }
         "FlowSchema" => json!({"spec": {"priorityLevelConfiguration": {"name": "exempt"}, "rules": []}}),
-        "PriorityLevelConfiguration" => json!({"spec": {"type": "Limited", "limited": {"limitResponse": {"type": "Reject"}}}}),
+        "PriorityLevelConfiguration" => {
+            json!({"spec": {"type": "Limited", "limited": {"limitResponse": {"type": "Reject"}}}})
+        }
         "Lease" => json!({"spec": {"holderIdentity": "me", "leaseDurationSeconds": 15}}),
         _ => json!({}),
     };
@@ -40,8 +48,14 @@ async fn both(resource: &Resource, one: &Client, two: &Client) {
             let created = client.post(&path, &sample(resource, name)).await;
             assert_eq!(created.code, 201, "{}: {:?}", resource.plural, created.bytes);
             let created = created.json();
-            assert_eq!(created["metadata"]["annotations"]["kcp.io/cluster"], client.prefix.trim_start_matches("/clusters/"));
-            assert_eq!((&created["kind"], &created["apiVersion"]), (&json!(resource.kind), &json!(resource.api_version())));
+            assert_eq!(
+                created["metadata"]["annotations"]["kcp.io/cluster"],
+                client.prefix.trim_start_matches("/clusters/")
+            );
+            assert_eq!(
+                (&created["kind"], &created["apiVersion"]),
+                (&json!(resource.kind), &json!(resource.api_version()))
+            );
             assert_eq!(client.post(&path, &sample(resource, name)).await.code, 409, "{}", resource.plural);
             let _ = other;
         }
@@ -51,14 +65,17 @@ async fn both(resource: &Resource, one: &Client, two: &Client) {
     assert_ne!(meta(&a, "resourceVersion"), meta(&b, "resourceVersion"));
     // A change in one is not seen in the other.
     let patched = one.merge(&item, &json!({"metadata": {"labels": {"only": "one"}}})).await.ok();
-    assert!(meta(&patched, "resourceVersion").parse::<u64>().unwrap() > meta(&b, "resourceVersion").parse::<u64>().unwrap());
+    assert!(
+        meta(&patched, "resourceVersion").parse::<u64>().unwrap() > meta(&b, "resourceVersion").parse::<u64>().unwrap()
+    );
     assert_eq!(two.get(&item).await.ok(), b, "{}", resource.plural);
     // Putting back what was read changes nothing, not even the version.
     let again = one.put(&item, &patched).await.ok();
     assert_eq!(again, patched, "{}", resource.plural);
     let listed = one.get(&path).await.ok();
     assert_eq!(listed["kind"], resource.list_kind());
-    let names = |list: &Value| list["items"].as_array().unwrap().iter().map(|o| meta(o, "name").to_owned()).collect::<Vec<_>>();
+    let names =
+        |list: &Value| list["items"].as_array().unwrap().iter().map(|o| meta(o, "name").to_owned()).collect::<Vec<_>>();
     assert!(names(&listed).iter().any(|n| n == name));
     for object in listed["items"].as_array().unwrap() {
         assert_eq!(object.get("kind"), None);
@@ -92,7 +109,12 @@ async fn the_wildcard_sees_both_and_says_whose_they_are() {
     two.map("a", "2").await;
     let all = Client { prefix: "/clusters/*".into(), ..one.clone() };
     let list = all.get("/api/v1/configmaps").await.ok();
-    let seen: Vec<(&str, &str)> = list["items"].as_array().unwrap().iter().map(|o| (o["metadata"]["annotations"]["kcp.io/cluster"].as_str().unwrap(), o["data"]["k"].as_str().unwrap())).collect();
+    let seen: Vec<(&str, &str)> = list["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|o| (o["metadata"]["annotations"]["kcp.io/cluster"].as_str().unwrap(), o["data"]["k"].as_str().unwrap()))
+        .collect();
     assert_eq!(seen, [("one", "1"), ("two", "2")]);
     let encoded = Client { prefix: "/clusters/%2A".into(), ..one.clone() };
     assert_eq!(encoded.get("/api/v1/configmaps").await.ok()["items"], list["items"]);
@@ -116,7 +138,13 @@ async fn what_the_client_writes_as_its_cluster_does_not_count() {
     let body = json!({"metadata": {"name": "a", "annotations": {"kcp.io/cluster": "two", "x": "y"}}});
     let created = one.post("/api/v1/namespaces/default/configmaps", &body).await.ok();
     assert_eq!(created["metadata"]["annotations"], json!({"kcp.io/cluster": "one", "x": "y"}));
-    let patched = one.merge("/api/v1/namespaces/default/configmaps/a", &json!({"metadata": {"annotations": {"kcp.io/cluster": "two"}}})).await.ok();
+    let patched = one
+        .merge(
+            "/api/v1/namespaces/default/configmaps/a",
+            &json!({"metadata": {"annotations": {"kcp.io/cluster": "two"}}}),
+        )
+        .await
+        .ok();
     assert_eq!(meta(&patched, "resourceVersion"), meta(&created, "resourceVersion"));
     assert_eq!(Client::new(&server, "two").get("/api/v1/namespaces/default/configmaps/a").await.code, 404);
 }
@@ -146,7 +174,10 @@ async fn the_namespace_must_exist_and_stay() {
     one.put("/api/v1/namespaces/x/finalize", &finalize).await.ok();
     assert_eq!(one.get("/api/v1/namespaces/x").await.code, 404);
     let immortal = one.delete("/api/v1/namespaces/default").await;
-    assert_eq!(immortal.refusal(), (403, "Forbidden".into(), "namespaces \"default\" is forbidden: this namespace may not be deleted".into()));
+    assert_eq!(
+        immortal.refusal(),
+        (403, "Forbidden".into(), "namespaces \"default\" is forbidden: this namespace may not be deleted".into())
+    );
 }
 
 #[tokio::test]
@@ -169,7 +200,10 @@ async fn finalizers_hold_an_object_until_the_last_is_gone() {
     assert_eq!(meta(&last, "name"), "f");
     let (kind, _, gone) = watch.event().await.unwrap();
     assert_eq!(kind, "DELETED");
-    assert!(meta(&gone, "resourceVersion").parse::<u64>().unwrap() > meta(&dying, "resourceVersion").parse::<u64>().unwrap());
+    assert!(
+        meta(&gone, "resourceVersion").parse::<u64>().unwrap()
+            > meta(&dying, "resourceVersion").parse::<u64>().unwrap()
+    );
     assert_eq!(one.get(&item).await.code, 404);
     for (policy, finalizer) in [("Foreground", "foregroundDeletion"), ("Orphan", "orphan")] {
         one.map(policy.to_lowercase().as_str(), "v").await;
@@ -188,13 +222,19 @@ async fn status_and_object_are_written_apart() {
     let created = root.post(path, &json!({"apiVersion": "tenancy.kcp.io/v1alpha1", "kind": "Workspace", "metadata": {"name": "w"}, "status": {"phase": "Ready"}})).await.ok();
     assert_eq!(created["status"]["phase"], "Scheduling", "{created}");
     assert_eq!(created["metadata"]["generation"], 1);
-    let status = root.merge(&format!("{path}/w/status"), &json!({"spec": {"cluster": "abc"}, "status": {"phase": "Initializing"}})).await.ok();
+    let status = root
+        .merge(&format!("{path}/w/status"), &json!({"spec": {"cluster": "abc"}, "status": {"phase": "Initializing"}}))
+        .await
+        .ok();
     assert_eq!((&status["status"]["phase"], status["spec"].get("cluster")), (&json!("Initializing"), None));
     assert_eq!(status["metadata"]["generation"], 1);
-    let spec = root.merge(&format!("{path}/w"), &json!({"spec": {"cluster": "abc"}, "status": {"phase": "Ready"}})).await.ok();
+    let spec =
+        root.merge(&format!("{path}/w"), &json!({"spec": {"cluster": "abc"}, "status": {"phase": "Ready"}})).await.ok();
     assert_eq!((&spec["status"]["phase"], &spec["spec"]["cluster"]), (&json!("Initializing"), &json!("abc")));
     assert_eq!(spec["metadata"]["generation"], 2);
-    let owner: Value = serde_json::from_str(spec["metadata"]["annotations"]["experimental.tenancy.kcp.io/owner"].as_str().unwrap()).unwrap();
+    let owner: Value =
+        serde_json::from_str(spec["metadata"]["annotations"]["experimental.tenancy.kcp.io/owner"].as_str().unwrap())
+            .unwrap();
     assert_eq!(owner["username"], "admin");
 }
 

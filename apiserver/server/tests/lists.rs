@@ -60,10 +60,16 @@ async fn a_forgotten_page_comes_with_a_token_to_go_on() {
     assert_eq!(names(&rest), ["b", "c", "d"]);
     let old = first["metadata"]["resourceVersion"].as_str().unwrap();
     let refused = one.get(&format!("{MAPS}?resourceVersion={old}&resourceVersionMatch=Exact")).await;
-    assert_eq!((refused.code, refused.refusal().2.as_str()), (410, "The resourceVersion for the provided list is too old."));
+    assert_eq!(
+        (refused.code, refused.refusal().2.as_str()),
+        (410, "The resourceVersion for the provided list is too old.")
+    );
     let mut watch = one.watch(&format!("{MAPS}?watch=1&resourceVersion={old}")).await;
     let event = watch.next().await.unwrap();
-    assert_eq!((&event["type"], &event["object"]["code"], &event["object"]["reason"]), (&json!("ERROR"), &json!(410), &json!("Expired")));
+    assert_eq!(
+        (&event["type"], &event["object"]["code"], &event["object"]["reason"]),
+        (&json!("ERROR"), &json!(410), &json!("Expired"))
+    );
     assert!(watch.next().await.is_none());
 }
 
@@ -123,7 +129,8 @@ async fn an_object_enters_and_leaves_a_selector() {
     let server = server().await;
     let one = Client::new(&server, "one");
     let a = one.map("a", "1").await;
-    let mut watch = one.watch(&format!("{MAPS}?watch=1&labelSelector=l%3Dx&resourceVersion={}", meta(&a, "resourceVersion"))).await;
+    let mut watch =
+        one.watch(&format!("{MAPS}?watch=1&labelSelector=l%3Dx&resourceVersion={}", meta(&a, "resourceVersion"))).await;
     let label = |l: &str| json!({"metadata": {"labels": {"l": l}}});
     let item = format!("{MAPS}/a");
     one.merge(&item, &json!({"data": {"k": "2"}})).await.ok();
@@ -152,7 +159,10 @@ async fn a_watch_can_begin_with_the_state() {
     let list = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
     let mut empty = one.watch(&format!("{MAPS}?watch=1&{list}")).await;
     let mark = empty.next().await.unwrap();
-    assert_eq!((&mark["type"], &mark["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"]), (&json!("BOOKMARK"), &json!("true")));
+    assert_eq!(
+        (&mark["type"], &mark["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"]),
+        (&json!("BOOKMARK"), &json!("true"))
+    );
     one.map("a", "1").await;
     let b = one.map("b", "1").await;
     let mut watch = one.wants(PARTIAL).watch(&format!("{MAPS}?watch=1&{list}")).await;
@@ -169,7 +179,8 @@ async fn a_watch_can_begin_with_the_state() {
     let refused = one.get(&format!("{MAPS}?watch=1&sendInitialEvents=true")).await;
     assert_eq!(refused.code, 422);
     // Without initial events: only what comes.
-    let mut later = one.watch(&format!("{MAPS}?watch=1&sendInitialEvents=false&resourceVersionMatch=NotOlderThan")).await;
+    let mut later =
+        one.watch(&format!("{MAPS}?watch=1&sendInitialEvents=false&resourceVersionMatch=NotOlderThan")).await;
     one.map("c", "1").await;
     assert_eq!(later.event().await.unwrap().1, "c");
 }
@@ -180,7 +191,8 @@ async fn bookmarks_advance_although_nothing_changed_here() {
     let (one, two) = (Client::new(&server, "one"), Client::new(&server, "two"));
     let a = one.map("a", "1").await;
     let from = meta(&a, "resourceVersion");
-    let mut watch = one.watch(&format!("{MAPS}?watch=1&resourceVersion={from}&allowWatchBookmarks=true&timeoutSeconds=4")).await;
+    let mut watch =
+        one.watch(&format!("{MAPS}?watch=1&resourceVersion={from}&allowWatchBookmarks=true&timeoutSeconds=4")).await;
     let other = two.map("a", "1").await;
     let event = watch.next().await.unwrap();
     assert_eq!((&event["type"], &event["object"]["kind"]), (&json!("BOOKMARK"), &json!("ConfigMap")));
@@ -203,7 +215,10 @@ async fn tables() {
     let cells: Vec<&Value> = list["rows"].as_array().unwrap().iter().map(|r| &r["cells"][1]).collect();
     assert_eq!(cells, [&json!(2), &json!(1)]);
     let row = &list["rows"][0]["object"];
-    assert_eq!((&row["kind"], &row["metadata"]["annotations"]["kcp.io/cluster"]), (&json!("PartialObjectMetadata"), &json!("one")));
+    assert_eq!(
+        (&row["kind"], &row["metadata"]["annotations"]["kcp.io/cluster"]),
+        (&json!("PartialObjectMetadata"), &json!("one"))
+    );
     assert_eq!(one.get(&format!("{MAPS}?includeObject=Object")).await.ok()["rows"][0]["object"]["data"]["x"], "1");
     assert_eq!(one.get(&format!("{MAPS}?includeObject=None")).await.ok()["rows"][0]["object"], Value::Null);
     assert_eq!(one.get(&format!("{MAPS}?includeObject=Foo")).await.code, 400);
@@ -216,11 +231,17 @@ async fn tables() {
 async fn metadata_only() {
     let server = server().await;
     let one = Client::new(&server, "one");
-    let whole = one.post(MAPS, &json!({"metadata": {"name": "a", "annotations": {"q\"}": "{\\\"}"}, "labels": {"l": "x"}}, "data": {"k": "}"}})).await.ok();
+    let whole = one.post(MAPS, &json!({"metadata": {"name": "a", "annotations": {"q": "{\\\"}"}, "labels": {"l": "x"}}, "data": {"k": "}"}})).await.ok();
     let part = one.wants(PARTIAL).get(&format!("{MAPS}/a")).await.ok();
-    assert_eq!(part, json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": whole["metadata"]}));
+    assert_eq!(
+        part,
+        json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": whole["metadata"]})
+    );
     let list = one.wants(PARTIAL_LIST).get(MAPS).await.ok();
-    assert_eq!((&list["kind"], &list["items"][0]["metadata"]), (&json!("PartialObjectMetadataList"), &whole["metadata"]));
+    assert_eq!(
+        (&list["kind"], &list["items"][0]["metadata"]),
+        (&json!("PartialObjectMetadataList"), &whole["metadata"])
+    );
     assert_eq!(one.wants(PARTIAL).get(MAPS).await.code, 406);
     assert_eq!(one.wants(PARTIAL_LIST).get(&format!("{MAPS}/a")).await.code, 406);
 }

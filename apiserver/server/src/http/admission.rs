@@ -63,7 +63,11 @@ pub(crate) fn update(user: &UserInfo, resource: &Resource, old: Option<&Value>, 
     };
     let name = new.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
     match guarded.iter().find(|field| new.pointer(field) != old.and_then(|o| o.pointer(field))) {
-        Some(field) => Err(errors::forbidden(resource, name, &format!("{} can only be set by the system", field.trim_start_matches('/').replace('/', ".")))),
+        Some(field) => Err(errors::forbidden(
+            resource,
+            name,
+            &format!("{} can only be set by the system", field.trim_start_matches('/').replace('/', ".")),
+        )),
         None => Ok(()),
     }
 }
@@ -78,6 +82,11 @@ pub(crate) fn asks_before_delete(resource: &Resource) -> bool {
 /// # Errors
 /// 403.
 pub(crate) fn delete(user: &UserInfo, resource: &Resource, old: &Object) -> Result<(), Status> {
-    let allowed = user.in_group(GROUP_MASTERS) || old.value()?.pointer("/spec/directlyDeletable") == Some(&Value::Bool(true));
-    if allowed { Ok(()) } else { Err(errors::forbidden(resource, old.name(), "it is not directly deletable; delete its Workspace instead")) }
+    let allowed =
+        user.in_group(GROUP_MASTERS) || old.value()?.pointer("/spec/directlyDeletable") == Some(&Value::Bool(true));
+    if allowed {
+        Ok(())
+    } else {
+        Err(errors::forbidden(resource, old.name(), "it is not directly deletable; delete its Workspace instead"))
+    }
 }

@@ -39,12 +39,17 @@ pub(crate) fn impersonate(headers: &HeaderMap, user: UserInfo) -> Result<UserInf
         return Ok(user);
     }
     // The same headers under another prefix.
-    let renamed: Vec<(String, &str)> = texts(headers).filter_map(|(name, value)| Some((format!("x-remote-{}", name.strip_prefix("impersonate-")?), value))).collect();
+    let renamed: Vec<(String, &str)> = texts(headers)
+        .filter_map(|(name, value)| Some((format!("x-remote-{}", name.strip_prefix("impersonate-")?), value)))
+        .collect();
     let Some(mut other) = UserInfo::from_headers(renamed.iter().map(|(name, value)| (&**name, *value))) else {
         return Err(Status::bad_request("the request impersonates a group, uid or extra without impersonating a user"));
     };
     if !user.in_group(GROUP_MASTERS) {
-        let why = format!("User {:?} cannot impersonate resource \"users\" in API group \"\" at the cluster scope", user.name);
+        let why = format!(
+            "User {:?} cannot impersonate resource \"users\" in API group \"\" at the cluster scope",
+            user.name
+        );
         return Err(Status::forbidden_object("", "users", &other.name, &why));
     }
     add_group(&mut other, GROUP_AUTHENTICATED);
@@ -75,7 +80,12 @@ mod tests {
 
     #[test]
     fn the_headers_count_only_from_the_gateway() {
-        let map = headers(&[("x-remote-user", "alice"), ("x-remote-group", "a"), ("x-remote-group", "b"), ("x-remote-extra-acme.com%2fp", "1")]);
+        let map = headers(&[
+            ("x-remote-user", "alice"),
+            ("x-remote-group", "a"),
+            ("x-remote-group", "b"),
+            ("x-remote-extra-acme.com%2fp", "1"),
+        ]);
         let user = authenticate(&map, Trust::Gateway).unwrap();
         assert_eq!((&*user.name, user.groups.len()), ("alice", 3));
         assert!(user.in_group("b") && user.in_group(GROUP_AUTHENTICATED));

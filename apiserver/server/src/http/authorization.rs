@@ -30,7 +30,11 @@ pub(crate) fn authorize(user: &UserInfo, place: Place, info: &RequestInfo<'_>) -
     let allowed = user.in_group(GROUP_MASTERS)
         || (place == Place::Cluster && user.in_group(GROUP_KCP_ADMIN))
         || (!info.is_resource && read && is_public(&info.path))
-        || (!info.is_resource && read && place != Place::Closed && user.in_group(GROUP_AUTHENTICATED) && is_discovery(&info.path));
+        || (!info.is_resource
+            && read
+            && place != Place::Closed
+            && user.in_group(GROUP_AUTHENTICATED)
+            && is_discovery(&info.path));
     if allowed {
         return Ok(());
     }
@@ -60,7 +64,8 @@ mod tests {
 
     #[test]
     fn groups_and_places() {
-        let (masters, admin, user) = (&[GROUP_MASTERS][..], &[GROUP_KCP_ADMIN, GROUP_AUTHENTICATED][..], &[GROUP_AUTHENTICATED][..]);
+        let (masters, admin, user) =
+            (&[GROUP_MASTERS][..], &[GROUP_KCP_ADMIN, GROUP_AUTHENTICATED][..], &[GROUP_AUTHENTICATED][..]);
         let read = |groups, place| ask(groups, place, "GET", "/api/v1/configmaps").is_ok();
         for place in [Place::Bare, Place::Cluster, Place::Closed, Place::Wildcard] {
             assert!(read(masters, place));

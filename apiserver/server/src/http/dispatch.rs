@@ -1,12 +1,15 @@
 //! Which handler answers a request.
 
-use apiserver_api::{Reason, Status, Verb};
+use apiserver_api::{Status, Verb};
 use apiserver_machinery::{Resource, builtin};
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::json;
 
 use super::{authorization::Place, body::Body, discovery, health, openapi, read, respond, watch, write};
-use crate::{errors, server::Call};
+use crate::{
+    registry::{Collection, ObjectKey},
+    server::Call,
+};
 
 /// Answers an authorized request.
 ///
@@ -20,7 +23,10 @@ pub(crate) async fn dispatch(call: Call<'_>) -> Result<Response<Body>, Status> {
 async fn path(call: &Call<'_>) -> Result<Response<Body>, Status> {
     let path = &*call.info.path;
     if path == "/metrics" && call.destination.place != Place::Bare {
-        return Ok(respond::text(StatusCode::NOT_IMPLEMENTED, "shard-level endpoint not available at workspace scope\n"));
+        return Ok(respond::text(
+            StatusCode::NOT_IMPLEMENTED,
+            "shard-level endpoint not available at workspace scope\n",
+        ));
     }
     let checks = health_checks(call);
     if let Some(answer) = health::answer(path, call.info.query, &checks) {
@@ -56,7 +62,9 @@ async fn resource(call: Call<'_>) -> Result<Response<Body>, Status> {
     let resource = builtin::find(&info.api_group, &info.api_version, &info.resource)
         .filter(|_| info.api_prefix == prefix)
         .ok_or_else(Status::no_such_resource)?;
-    if call.destination.place == Place::Wildcard && !(matches!(info.verb, Verb::List | Verb::Watch) && info.subresource.is_empty()) {
+    if call.destination.place == Place::Wildcard
+        && !(matches!(info.verb, Verb::List | Verb::Watch) && info.subresource.is_empty())
+    {
         let mut status = Status::method_not_allowed();
         status.message.push_str(" in the `*` logical cluster");
         return Err(status);
@@ -103,4 +111,19 @@ fn check_shape(call: &Call<'_>, resource: &Resource) -> Result<(), Status> {
         _ => sub.is_empty(),
     };
     if fits && resource.has_verb(info.verb.as_str()) { Ok(()) } else { Err(Status::method_not_allowed()) }
+}
+
+impl Call<'_> {
+    /// The object that the path names.
+    ///
+    /// # Errors
+    /// 405 for the wildcard, which [`dispatch`] has refused before.
+    pub(crate) fn key(&self) -> Result<ObjectKey, Status> {
+        Ok(ObjectKey::new(self.cluster()?, &self.info.namespace, &self.info.name))
+    }
+
+    /// The collection that the path names.
+    pub(crate) fn collection(&self) -> Collection {
+        Collection { cluster: self.destination.cluster.clone(), namespace: (&*self.info.namespace).into() }
+    }
 }

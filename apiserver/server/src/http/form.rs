@@ -29,7 +29,9 @@ impl Form {
         match self {
             Self::Plain => object.write_json(out, true),
             Self::Partial => object.write_partial(out, true),
-            Self::Table(format) => write_value(out, &table::table_of_one(object.resource(), format, &object.value()?, with_columns)),
+            Self::Table(format) => {
+                write_value(out, &table::table_of_one(object.resource(), format, &object.value()?, with_columns))
+            }
         }
         Ok(())
     }
@@ -42,7 +44,14 @@ impl Form {
     }
 
     /// The object of a bookmark.
-    pub(crate) fn write_bookmark(self, out: &mut Vec<u8>, resource: &Resource, revision: u64, initial_end: bool, with_columns: bool) {
+    pub(crate) fn write_bookmark(
+        self,
+        out: &mut Vec<u8>,
+        resource: &Resource,
+        revision: u64,
+        initial_end: bool,
+        with_columns: bool,
+    ) {
         let mut metadata = Map::new();
         metadata.insert("resourceVersion".into(), revision.to_string().into());
         if initial_end {
@@ -54,7 +63,7 @@ impl Form {
         };
         let bookmark = json!({"kind": kind, "apiVersion": version, "metadata": metadata});
         match self {
-            Self::Table(format) => write_value(out, &table::table_of_bookmark(resource, format, &bookmark, with_columns)),
+            Self::Table(format) => write_value(out, &table::table_of_one(resource, format, &bookmark, with_columns)),
             _ => write_value(out, &bookmark),
         }
     }
@@ -62,7 +71,13 @@ impl Form {
     /// The answer with a list, written item by item while it is sent: beside the stored bytes, which the items
     /// share with the store, only one chunk exists at a time.
     pub(crate) fn list(self, resource: &'static Resource, page: Page) -> Response<Body> {
-        let list = List { form: self, resource, head: Some(self.list_head(resource, &page)), items: page.items.into_iter(), first: true };
+        let list = List {
+            form: self,
+            resource,
+            head: Some(self.list_head(resource, &page)),
+            items: page.items.into_iter(),
+            first: true,
+        };
         let mut list = list;
         let first = list.chunk().unwrap_or_default();
         // Most lists fit into one chunk: these have a length and need no stream.
@@ -92,7 +107,8 @@ impl Form {
             Self::Partial => ("PartialObjectMetadataList".to_owned(), "meta.k8s.io/v1".to_owned(), "items"),
             Self::Table(format) => ("Table".to_owned(), format!("meta.k8s.io/{}", format.version), "rows"),
         };
-        let mut out = format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{version}\",\"metadata\":{metadata},").into_bytes();
+        let mut out =
+            format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{version}\",\"metadata\":{metadata},").into_bytes();
         if let Self::Table(_) = self {
             out.extend_from_slice(format!("\"columnDefinitions\":{},", table::column_definitions(resource)).as_bytes());
         }

@@ -23,7 +23,11 @@ pub(crate) fn answer(path: &str, query: &str, checks: &[Check]) -> Option<Respon
     if let Some(name) = only {
         asked.retain(|c| c.name == name);
         let check = asked.first()?;
-        return Some(if check.passed { text(StatusCode::OK, "ok".into()) } else { text(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {name} failed\n")) });
+        return Some(if check.passed {
+            text(StatusCode::OK, "ok".into())
+        } else {
+            text(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {name} failed\n"))
+        });
     }
     let parameters = || query.split('&').map(|p| p.split_once('=').unwrap_or((p, "")));
     let excluded: Vec<&str> = parameters().filter(|(k, _)| *k == "exclude").map(|(_, v)| v).collect();

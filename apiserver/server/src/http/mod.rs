@@ -1,13 +1,16 @@
 //! Handlers: from a parsed request to an answer.
 
+mod admission;
 pub(crate) mod authentication;
 pub(crate) mod authorization;
 pub(crate) mod body;
+mod content;
 mod discovery;
 pub(crate) mod dispatch;
+mod form;
 mod health;
+mod negotiation;
 mod openapi;
-mod options;
 mod read;
 pub(crate) mod respond;
 pub(crate) mod target;

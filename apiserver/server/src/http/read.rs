@@ -23,7 +23,7 @@ pub(crate) async fn get(call: &Call<'_>, resource: &'static Resource) -> Result<
 /// The objects of a collection.
 pub(crate) async fn list(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
     let form = negotiation::list(call, resource)?;
-    let options = ListOptions::parse(resource, call.info.query)?;
+    let options = ListOptions::parse(resource, &call.info.list_options()?)?;
     let page = call.server.registry().list(resource, &call.collection(), &options).await?;
     Ok(form.list(resource, page))
 }

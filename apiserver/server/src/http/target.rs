@@ -74,9 +74,11 @@ fn not_found(path: &str) -> Status {
 pub(crate) fn check_active(destination: &Destination, path: &str) -> Result<(), Status> {
     let spared = path.starts_with("/openapi") || path.starts_with("/apis/core.kcp.io/v1alpha1/logicalclusters");
     match &destination.cluster {
-        Some(cluster) if destination.inactive && !spared => {
-            Err(errors::forbidden(crate::registry::logical_clusters(), cluster.as_str(), "logical cluster is marked inactive"))
-        }
+        Some(cluster) if destination.inactive && !spared => Err(errors::forbidden(
+            crate::registry::logical_clusters(),
+            cluster.as_str(),
+            "logical cluster is marked inactive",
+        )),
         _ => Ok(()),
     }
 }

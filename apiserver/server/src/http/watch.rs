@@ -30,7 +30,7 @@ const CHUNK: usize = 64 * 1024;
 /// A stream of events. What goes wrong behind the checks of the options is an ERROR event, as upstream does it.
 pub(crate) async fn watch(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
     let form = negotiation::watch(call)?;
-    let options = ListOptions::parse(resource, call.info.query)?;
+    let options = ListOptions::parse(resource, &call.info.list_options()?)?;
     let now = Instant::now();
     let end = now + options.timeout.unwrap_or_else(|| LIFE + LIFE.mul_f64(jitter()));
     let current = call.server.registry().store().revision();
@@ -54,11 +54,18 @@ pub(crate) async fn watch(call: &Call<'_>, resource: &'static Resource) -> Resul
         events: None,
     };
     let opened = match start {
-        Ok(start) => call.server.registry().watch(resource, &call.collection(), WatchOptions { selector: options.selector, start }).await,
+        Ok(start) => {
+            call.server
+                .registry()
+                .watch(resource, &call.collection(), WatchOptions { selector: options.selector, start })
+                .await
+        }
         Err(status) => Err(status),
     };
     let body = match opened {
-        Ok(events) => Body::stream(stream::unfold(Frames { events: Some(events), ..frames }, |mut f| async move { f.next().await.map(|bytes| (bytes, f)) })),
+        Ok(events) => Body::stream(stream::unfold(Frames { events: Some(events), ..frames }, |mut f| async move {
+            f.next().await.map(|bytes| (bytes, f))
+        })),
         Err(status) => Body::stream(stream::iter([error_frame(&status)])),
     };
     let mut response = Response::new(body);

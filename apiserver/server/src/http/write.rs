@@ -21,7 +21,11 @@ pub(crate) async fn create(call: &Call<'_>, resource: &'static Resource) -> Resu
     let options = WriteOptions::parse(WriteVerb::Create, call.info.query)?;
     let mut decoded = content::object(call, resource, &options)?;
     admission::create(&call.user, resource, &mut decoded.object)?;
-    let object = call.server.registry().create(resource, call.cluster()?, &call.info.namespace, decoded.object, &options).await?;
+    let object = call
+        .server
+        .registry()
+        .create(resource, call.cluster()?, &call.info.namespace, decoded.object, &options)
+        .await?;
     content::with_warnings(form.one(StatusCode::CREATED, &object)?, &decoded.warnings)
 }
 
@@ -30,7 +34,12 @@ pub(crate) async fn update(call: &Call<'_>, resource: &'static Resource) -> Resu
     let form = negotiation::one(call)?;
     let write = WriteOptions::parse(WriteVerb::Update, call.info.query)?;
     let decoded = content::object(call, resource, &write)?;
-    let options = UpdateOptions { write, subresource: subresource(call, resource), may_create: resource.create_on_update, uid_is_precondition: true };
+    let options = UpdateOptions {
+        write,
+        subresource: subresource(call, resource),
+        may_create: resource.create_on_update,
+        uid_is_precondition: true,
+    };
     let change = |old: Option<&Value>| {
         admission::update(&call.user, resource, old, &decoded.object)?;
         Ok(decoded.object.clone())
@@ -46,7 +55,12 @@ pub(crate) async fn patch(call: &Call<'_>, resource: &'static Resource) -> Resul
     let patch = content::patch(call, resource)?;
     let write = WriteOptions::parse(WriteVerb::Patch, call.info.query)?;
     let validation = write.field_validation;
-    let options = UpdateOptions { write, subresource: subresource(call, resource), may_create: false, uid_is_precondition: false };
+    let options = UpdateOptions {
+        write,
+        subresource: subresource(call, resource),
+        may_create: false,
+        uid_is_precondition: false,
+    };
     let warnings = std::sync::Mutex::new(Vec::new());
     let change = |old: Option<&Value>| {
         let old = old.ok_or_else(|| errors::not_found(resource, &call.info.name))?;
@@ -83,7 +97,7 @@ pub(crate) async fn delete(call: &Call<'_>, resource: &'static Resource) -> Resu
 pub(crate) async fn delete_collection(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
     let form = negotiation::list(call, resource)?;
     let options = delete_options(call)?;
-    let list = ListOptions::parse(resource, call.info.query)?;
+    let list = ListOptions::parse(resource, &call.info.list_options()?)?;
     let page = call.server.registry().delete_collection(resource, &call.collection(), &list, &options).await?;
     Ok(form.list(resource, page))
 }
@@ -100,7 +114,13 @@ fn subresource(call: &Call<'_>, resource: &Resource) -> &'static str {
 fn success(object: &Object) -> Result<Value, Status> {
     let uid = object.value()?.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default().to_owned();
     let resource = object.resource();
-    let details = Details { name: object.name().to_owned(), group: resource.group.to_owned(), kind: resource.plural.to_owned(), uid, ..Details::default() };
+    let details = Details {
+        name: object.name().to_owned(),
+        group: resource.group.to_owned(),
+        kind: resource.plural.to_owned(),
+        uid,
+        ..Details::default()
+    };
     Ok(json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}))
 }
 

@@ -10,7 +10,6 @@
 
 mod delete;
 mod lifecycle;
-mod meta;
 mod object;
 mod read;
 mod removal;

@@ -204,7 +204,7 @@ impl Object {
             Some(body) => {
                 out.extend_from_slice(head);
                 self.write_read_fields(out, body);
-                out.push(b'}');
+                out.extend_from_slice(b"}}");
             }
             None => {
                 out.extend_from_slice(head);

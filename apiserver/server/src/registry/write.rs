@@ -1,11 +1,11 @@
 //! Create, update and modify.
 
 use apiserver_api::{ClusterName, Status};
-use apiserver_machinery::{Resource, field, object::text, options::WriteOptions};
+use apiserver_machinery::{Resource, meta, object::text, options::WriteOptions};
 use apiserver_storage::{Condition, KeyValue, Txn, TxnOutcome};
 use serde_json::Value;
 
-use super::{Object, ObjectKey, Registry, lifecycle, meta, object, storage_key, store_status};
+use super::{Object, ObjectKey, Registry, lifecycle, object, storage_key, store_status};
 use crate::{clock, errors};
 
 /// How often a write is tried again when the object changed meanwhile (upstream: 5 for patches).
@@ -56,7 +56,7 @@ impl Registry {
             let name = text(&value, &["metadata", "name"]).to_owned();
             self.admit_create(resource, cluster, namespace, &name).await?;
             (resource.prepare)(&mut value, None);
-            validate(resource, &name, &value, None)?;
+            meta::validate(resource, &value, None)?;
             match self.insert(resource, &ObjectKey::new(cluster, namespace, &name), value, options.dry_run).await? {
                 Some(object) => return Ok(object),
                 None if given => return Err(errors::already_exists(resource, &name)),
@@ -147,7 +147,7 @@ impl Registry {
             meta::prepare_update(resource, &mut new, &old, options.subresource, options.uid_is_precondition)?;
             (resource.prepare)(&mut new, Some(&old));
             meta::finish_update(resource, &mut new, &old, options.subresource);
-            validate(resource, &key.name, &new, Some(&old))?;
+            meta::validate(resource, &new, Some(&old))?;
             if let Some(object) = self.store_change(&current, new, options.write.dry_run).await? {
                 return Ok(Written { object, created: false });
             }
@@ -191,10 +191,4 @@ fn check_version(resource: &Resource, current: &Object, new: &Value) -> Result<(
             "invalid resource version: metadata.resourceVersion must be a decimal number in quotes",
         )),
     }
-}
-
-fn validate(resource: &Resource, name: &str, new: &Value, old: Option<&Value>) -> Result<(), Status> {
-    let mut wrong = Vec::new();
-    (resource.validate)(new, old, &mut wrong);
-    if wrong.is_empty() { Ok(()) } else { Err(field::invalid(resource.group, resource.kind, name, wrong)) }
 }

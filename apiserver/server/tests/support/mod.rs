@@ -12,11 +12,12 @@ use serde_json::{Value, json};
 
 /// A fresh server with the clusters `root`, `system:admin`, `one` and `two`; the latter have namespace `default`.
 pub async fn server() -> ApiServer {
-    let server = ApiServer::new(Arc::new(Embedded::in_memory().unwrap()), Options::default());
+    let server = ApiServer::new(Arc::new(Embedded::in_memory()), Options::default());
     server.bootstrap().await.unwrap();
     for cluster in ["one", "two"] {
         let client = Client::new(&server, cluster);
-        let body = json!({"apiVersion": "core.kcp.io/v1alpha1", "kind": "LogicalCluster", "metadata": {"name": "cluster"}});
+        let body =
+            json!({"apiVersion": "core.kcp.io/v1alpha1", "kind": "LogicalCluster", "metadata": {"name": "cluster"}});
         client.post("/apis/core.kcp.io/v1alpha1/logicalclusters", &body).await.ok();
         let ready = json!({"status": {"phase": "Ready"}});
         client.merge("/apis/core.kcp.io/v1alpha1/logicalclusters/cluster/status", &ready).await.ok();
@@ -51,7 +52,14 @@ pub const PARTIAL_LIST: &str = "application/json;as=PartialObjectMetadataList;g=
 impl Client {
     pub fn new(server: &ApiServer, cluster: &str) -> Self {
         let groups = vec!["system:masters".to_owned()];
-        Self { server: server.clone(), prefix: format!("/clusters/{cluster}"), user: "admin".into(), groups, accept: "application/json".into(), trust: Trust::Gateway }
+        Self {
+            server: server.clone(),
+            prefix: format!("/clusters/{cluster}"),
+            user: "admin".into(),
+            groups,
+            accept: "application/json".into(),
+            trust: Trust::Gateway,
+        }
     }
 
     pub fn wants(&self, accept: &str) -> Self {
@@ -69,7 +77,12 @@ impl Client {
     }
 
     pub async fn response(&self, method: &str, path: &str, content_type: &str, body: Bytes) -> http::Response<Body> {
-        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.prefix)).header("accept", &self.accept).header("x-remote-user", &self.user).header("user-agent", "test/1");
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.prefix))
+            .header("accept", &self.accept)
+            .header("x-remote-user", &self.user)
+            .header("user-agent", "test/1");
         for group in &self.groups {
             request = request.header("x-remote-group", group);
         }
@@ -105,7 +118,9 @@ impl Client {
 
     /// Creates a ConfigMap in `default`.
     pub async fn map(&self, name: &str, key: &str) -> Value {
-        self.post("/api/v1/namespaces/default/configmaps", &json!({"metadata": {"name": name}, "data": {"k": key}})).await.ok()
+        self.post("/api/v1/namespaces/default/configmaps", &json!({"metadata": {"name": name}, "data": {"k": key}}))
+            .await
+            .ok()
     }
 
     pub async fn watch(&self, path: &str) -> Watch {
@@ -162,7 +177,11 @@ impl Watch {
             let event = self.next().await?;
             if event["type"] != "BOOKMARK" {
                 let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
-                return Some((text(&event["type"]), text(&event["object"]["metadata"]["name"]), event["object"].clone()));
+                return Some((
+                    text(&event["type"]),
+                    text(&event["object"]["metadata"]["name"]),
+                    event["object"].clone(),
+                ));
             }
         }
     }

@@ -1,0 +1,14 @@
+//! temporary
+use super::body::Body;
+use crate::server::Call;
+use apiserver_api::Status;
+use http::Response;
+pub(crate) fn paths() -> Vec<String> {
+    vec![]
+}
+pub(crate) fn version() -> &'static str {
+    "{}"
+}
+pub(crate) fn answer(_: &Call<'_>) -> Result<Option<Response<Body>>, Status> {
+    Ok(None)
+}
