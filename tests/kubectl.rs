@@ -66,7 +66,9 @@ fn the_wildcard_lists_both_with_their_annotation() {
     let mut names = Vec::new();
     for team in ["root:team-a", "root:team-b"] {
         dev.kubectl_ok(team, &["create", "configmap", "same", "--from-literal=a=b"]);
-        names.push(dev.kubectl_ok(team, &["get", "cm", "same", "-o", r"jsonpath={.metadata.annotations.kcp\.io/cluster}"]));
+        names.push(
+            dev.kubectl_ok(team, &["get", "cm", "same", "-o", r"jsonpath={.metadata.annotations.kcp\.io/cluster}"]),
+        );
     }
     let all: serde_json::Value =
         serde_json::from_str(&dev.kubectl_ok("root", &["get", "--raw", "/clusters/*/api/v1/configmaps"])).unwrap();

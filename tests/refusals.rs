@@ -45,7 +45,11 @@ fn a_wrong_start_ends_with_one_line_and_the_right_code() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     refused(&fairgate(&["dev", "--data-dir", &data, "--port", &port, "--admin-port", "0"]), 1, &[&port, "--port"]);
-    refused(&fairgate(&["dev", "--data-dir", &data, "--port", "0", "--admin-port", &port]), 1, &[&port, "--admin-port"]);
+    refused(
+        &fairgate(&["dev", "--data-dir", &data, "--port", "0", "--admin-port", &port]),
+        1,
+        &[&port, "--admin-port"],
+    );
     // A data directory that cannot be written: its parent is a file.
     let file = in_dir(directory.path(), "file");
     std::fs::write(&file, "").unwrap();

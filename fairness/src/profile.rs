@@ -52,8 +52,10 @@ pub struct FlowSchema {
 /// How the flow of a request is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flow {
-    /// Always this hash: the level has at most one queue (0), or the FlowSchema has no distinguisher.
-    Fixed(u64),
+    /// Not at all: the level has at most one queue.
+    Unhashed,
+    /// All requests of the FlowSchema are one flow.
+    Whole,
     ByUser,
     ByNamespace,
 }
@@ -133,34 +135,30 @@ impl Profile {
 
     /// Classifies one request of `workspace`. Allocates nothing.
     pub fn classify(&self, workspace: &ClusterName, user: &UserInfo, info: &RequestInfo<'_>) -> Classified {
-        let who = Requester::new(user, workspace.as_str());
-        let (index, schema) = self.find(&who, info);
-        let flow = match distinguisher(schema.flow, &who, info) {
-            Ok(parts) => shuffle::flow_hash(&schema.name, &parts),
-            Err(fixed) => fixed,
-        };
-        Classified { flow_schema: index, level: schema.level, flow }
+        self.classify_by(workspace.as_str(), user, info, shuffle::flow_hash)
     }
 
-    /// Classifies one request for a level that several workspaces share (unknown workspaces, the platform):
-    /// as [`Profile::classify`], but flows of different workspaces never have the same hash.
+    /// Classifies one request for a level that several workspaces share (those of unknown workspaces and of
+    /// the platform, where `workspace` may be `*`): as [`Profile::classify`], but flows of different
+    /// workspaces are different flows.
     pub fn classify_shared(&self, workspace: &str, user: &UserInfo, info: &RequestInfo<'_>) -> Classified {
-        let who = Requester::new(user, workspace);
-        let (index, schema) = self.find(&who, info);
-        let flow = match distinguisher(schema.flow, &who, info) {
-            Ok(parts) => shuffle::shared_flow_hash(workspace, &schema.name, &parts),
-            Err(0) => 0,
-            Err(_) => shuffle::shared_flow_hash(workspace, &schema.name, &[]),
-        };
-        Classified { flow_schema: index, level: schema.level, flow }
+        self.classify_by(workspace, user, info, |schema, parts| shuffle::shared_flow_hash(workspace, schema, parts))
     }
 
-    fn find(&self, who: &Requester<'_>, info: &RequestInfo<'_>) -> (u16, &FlowSchema) {
-        let matching = |schema: &FlowSchema| schema.rules.iter().any(|rule| rule.matches(who, info));
-        let index = self.flow_schemas.iter().position(matching).unwrap_or(usize::from(self.catch_all));
-        // `compile` bounds the number of FlowSchemas, so the index fits.
+    fn classify_by(
+        &self,
+        workspace: &str,
+        user: &UserInfo,
+        info: &RequestInfo<'_>,
+        hash: impl Fn(&str, &[&str]) -> u64,
+    ) -> Classified {
+        let who = Requester::new(user, workspace);
+        let matches = |schema: &FlowSchema| schema.rules.iter().any(|rule| rule.matches(&who, info));
+        let index = self.flow_schemas.iter().position(matches).unwrap_or(usize::from(self.catch_all));
         let schema = self.flow_schemas.get(index).expect("the index of catch-all is within the list");
-        (index as u16, schema)
+        let flow = distinguisher(schema.flow, &who, info).map_or(0, |parts| hash(&schema.name, &parts));
+        // `compile` bounds the number of FlowSchemas, so the index fits.
+        Classified { flow_schema: index as u16, level: schema.level, flow }
     }
 
     /// The UIDs that a response's headers carry: the objects' own if they have any, otherwise UUIDs of
@@ -189,14 +187,16 @@ impl Profile {
     }
 }
 
-/// The parts of the distinguisher that are to be hashed, or the hash that needs none.
-fn distinguisher<'a>(flow: Flow, who: &Requester<'a>, info: &'a RequestInfo<'_>) -> Result<[&'a str; 3], u64> {
+/// The parts of the distinguisher that is to be hashed, if any. What a service account of another workspace
+/// does is never in one flow with what an account of the same name at home does.
+fn distinguisher<'a>(flow: Flow, who: &Requester<'a>, info: &'a RequestInfo<'_>) -> Option<[&'a str; 3]> {
     let own = match flow {
-        Flow::Fixed(hash) => return Err(hash),
+        Flow::Unhashed => return None,
+        Flow::Whole => return Some([""; 3]),
         Flow::ByUser => &*who.user.name,
         Flow::ByNamespace => &*info.namespace,
     };
-    Ok(match who.foreign_home {
+    Some(match who.foreign_home {
         Some(home) => [home, HOME_SEPARATOR, own],
         None => [own, "", ""],
     })

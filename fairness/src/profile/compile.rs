@@ -181,10 +181,10 @@ fn link(object: &SchemaObject, levels: &[Level]) -> FlowSchema {
     let level = levels.binary_search_by(|level| (*level.name).cmp(level_name(object))).unwrap_or_default();
     let hashes = matches!(levels.get(level).map(|l| l.kind), Some(LevelKind::Queue(q)) if q.queues > 1);
     let flow = match object.spec.distinguisher_method.as_ref().map(|method| &*method.kind) {
-        _ if !hashes => Flow::Fixed(0),
+        _ if !hashes => Flow::Unhashed,
         Some("ByUser") => Flow::ByUser,
         Some("ByNamespace") => Flow::ByNamespace,
-        _ => Flow::Fixed(shuffle::flow_hash(name, &[])),
+        _ => Flow::Whole,
     };
     FlowSchema { name: name.into(), level: level as u16, flow, rules: rules(object) }
 }

@@ -140,3 +140,96 @@ fn limits_are_those_of_kubernetes() {
     }
     assert_eq!(cases.len(), 62);
 }
+
+fn level_of(profile: &Profile, class: Classified) -> &str {
+    &profile.levels()[usize::from(class.level)].name
+}
+
+fn service_account(home: Option<&str>) -> UserInfo {
+    let extra = home.map(|home| ("authentication.kcp.io/cluster-name".into(), vec![home.into()]));
+    let groups = ["system:serviceaccounts", "system:authenticated"];
+    let extra = extra.into_iter().collect();
+    UserInfo { extra, ..UserInfo::new("system:serviceaccount:kube-system:robot", &groups) }
+}
+
+#[test]
+fn service_accounts_of_other_workspaces_match_by_group_only_and_are_flows_of_their_own() {
+    let profile = Profile::bootstrap();
+    let info = parse("GET", "/api/v1/namespaces/n/pods/p");
+    let classify = |home| profile.classify(&workspace(), &service_account(home), &info);
+    assert_eq!(level_of(&profile, classify(Some("here"))), "workload-high");
+    assert_eq!(classify(None), classify(Some("here")), "no extra: at home");
+    assert_eq!(level_of(&profile, classify(Some("there"))), "workload-low");
+    assert_ne!(classify(Some("there")).flow, classify(Some("elsewhere")).flow);
+}
+
+#[test]
+fn whom_nothing_matches_is_caught() {
+    let profile = Profile::bootstrap();
+    let class = profile.classify(&workspace(), &UserInfo::new("nobody", &[]), &parse("GET", "/api/v1/pods"));
+    assert_eq!(level_of(&profile, class), CATCH_ALL);
+    assert_eq!((class.level, class.flow), (profile.catch_all_level(), 0), "a level without queues has no flows");
+}
+
+#[test]
+fn flows_of_two_workspaces_differ_in_a_shared_level() {
+    let profile = Profile::bootstrap();
+    let (alice, info) = (UserInfo::new("alice", &["system:authenticated"]), parse("GET", "/api/v1/pods"));
+    let [one, two] = ["a", "*"].map(|workspace| profile.classify_shared(workspace, &alice, &info));
+    assert_eq!((one.flow_schema, one.level), (two.flow_schema, two.level));
+    assert_ne!(one.flow, two.flow);
+    let nobody = profile.classify_shared("a", &UserInfo::new("nobody", &[]), &info);
+    assert_eq!(nobody.flow, 0);
+}
+
+#[test]
+fn the_order_of_the_objects_does_not_matter() {
+    use apiserver_api::flowcontrol::bootstrap;
+
+    let (mut schemas, mut levels) = (bootstrap::flow_schemas(), bootstrap::priority_levels());
+    schemas.reverse();
+    levels.reverse();
+    let (one, two) = (Profile::bootstrap(), Profile::compile(&schemas, &levels));
+    assert_eq!(one.levels(), two.levels());
+    let order =
+        |profile: &Profile| profile.flow_schemas().iter().map(|s| (s.name.clone(), s.level)).collect::<Vec<_>>();
+    assert_eq!(order(&one), order(&two));
+    assert_eq!(order(&one).len(), 11);
+}
+
+#[test]
+fn broken_and_double_objects_are_named() {
+    use apiserver_api::flowcontrol::bootstrap;
+
+    let mut levels = bootstrap::priority_levels();
+    levels.iter_mut().filter(|level| level.metadata.name == "system").for_each(|level| level.spec.limited = None);
+    levels.push(levels[0].clone());
+    let profile = Profile::compile(&bootstrap::flow_schemas(), &levels);
+    let problems = profile.problems().join("\n");
+    assert!(problems.contains(r#"PriorityLevelConfiguration "exempt" is given twice"#), "{problems}");
+    assert!(problems.contains(r#"PriorityLevelConfiguration "system" takes no part"#), "{problems}");
+    let dangling: Vec<_> = profile.conditions().iter().filter(|c| c.dangling).map(|c| &*c.flow_schema).collect();
+    assert_eq!(dangling, ["system-nodes"]);
+}
+
+#[test]
+fn uids_are_the_objects_own_or_differ_per_workspace() {
+    use apiserver_api::flowcontrol::bootstrap;
+
+    const UID: &str = "0b9f2a44-7d5e-4d0c-9a44-3f1de1c2b3a4";
+    let mut schemas = bootstrap::flow_schemas();
+    schemas.iter_mut().for_each(|schema| schema.metadata.uid = UID.into());
+    let profile = Profile::compile(&schemas, &bootstrap::priority_levels());
+    let (a, b): (ClusterName, ClusterName) = ("a".parse().unwrap(), "b".parse().unwrap());
+    let class = profile.classify(&a, &UserInfo::anonymous(), &parse("GET", "/version"));
+
+    let (of_a, of_b) = (profile.uids(&a, class), profile.uids(&b, class));
+    assert_eq!(of_a.flow_schema, of_b.flow_schema);
+    assert_eq!(std::str::from_utf8(&of_a.flow_schema), Ok(UID));
+    assert_ne!(of_a.level, of_b.level, "no UID of its own: made up per workspace");
+    assert_eq!(of_a, profile.uids(&a, class), "the same each time");
+    assert_eq!(of_a.level[14], b'5', "version 5");
+
+    let inherited = profile.inherited();
+    assert_ne!(inherited.uids(&a, class).flow_schema, inherited.uids(&b, class).flow_schema);
+}
