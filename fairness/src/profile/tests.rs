@@ -233,3 +233,13 @@ fn uids_are_the_objects_own_or_differ_per_workspace() {
     let inherited = profile.inherited();
     assert_ne!(inherited.uids(&a, class).flow_schema, inherited.uids(&b, class).flow_schema);
 }
+
+/// kcp #1271: 100 seats a workspace. Upstream's rounding hands out 105.
+#[test]
+fn our_division_of_the_default_levels_adds_up() {
+    let profile = Profile::bootstrap();
+    let nominal = |compat| levels::limits(100, profile.levels(), compat).iter().map(|l| l.nominal).collect::<Vec<_>>();
+    // catch-all, exempt, global-default, leader-election, node-high, system, workload-high, workload-low
+    assert_eq!(nominal(Compat::Upstream), [3, 0, 9, 5, 17, 13, 17, 41]);
+    assert_eq!(nominal(Compat::Fairgate), [2, 0, 8, 4, 17, 12, 16, 41]);
+}
