@@ -1,0 +1,116 @@
+//! The one body type of requests and answers, so that no layer needs a box.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+
+use crate::upstream::pool::Lease;
+
+/// The error of a body.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A request's or answer's body: streamed, never collected.
+///
+/// Dropping one before its end tells its source to stop.
+pub struct Body(Kind);
+
+enum Kind {
+    Empty,
+    Full(Bytes),
+    Incoming(Incoming),
+    /// An answer of a remote shard; the connection goes back to its pool when the last byte has been read.
+    Leased(Incoming, Option<Lease>),
+    Boxed(Pin<Box<dyn http_body::Body<Data = Bytes, Error = BoxError> + Send>>),
+}
+
+impl Body {
+    /// No bytes at all.
+    pub fn empty() -> Self {
+        Self(Kind::Empty)
+    }
+
+    /// Any other body; costs one allocation.
+    pub fn new<B>(body: B) -> Self
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        Self(Kind::Boxed(Box::pin(body.map_err(Into::into))))
+    }
+
+    pub(crate) fn leased(body: Incoming, lease: Lease) -> Self {
+        if http_body::Body::is_end_stream(&body) {
+            drop(body);
+            lease.give_back();
+            return Self::empty();
+        }
+        Self(Kind::Leased(body, Some(lease)))
+    }
+}
+
+impl From<Bytes> for Body {
+    fn from(bytes: Bytes) -> Self {
+        if bytes.is_empty() { Self::empty() } else { Self(Kind::Full(bytes)) }
+    }
+}
+
+impl From<Incoming> for Body {
+    fn from(body: Incoming) -> Self {
+        Self(Kind::Incoming(body))
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match &mut self.0 {
+            Kind::Empty => Poll::Ready(None),
+            Kind::Full(bytes) => {
+                let bytes = std::mem::take(bytes);
+                self.0 = Kind::Empty;
+                Poll::Ready(Some(Ok(Frame::data(bytes))))
+            }
+            Kind::Incoming(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
+            Kind::Leased(body, lease) => {
+                let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
+                let ended = match &frame {
+                    None => true,
+                    Some(Ok(_)) => http_body::Body::is_end_stream(body),
+                    // A broken answer: its connection is of no further use.
+                    Some(Err(_)) => lease.take().is_some_and(|_| false),
+                };
+                if ended && let Some(lease) = lease.take() {
+                    lease.give_back();
+                }
+                Poll::Ready(frame.map(|f| f.map_err(Into::into)))
+            }
+            Kind::Boxed(body) => body.as_mut().poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Kind::Empty => true,
+            Kind::Full(_) => false,
+            Kind::Incoming(body) | Kind::Leased(body, _) => body.is_end_stream(),
+            Kind::Boxed(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Kind::Empty => SizeHint::with_exact(0),
+            Kind::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Kind::Incoming(body) | Kind::Leased(body, _) => body.size_hint(),
+            Kind::Boxed(body) => body.size_hint(),
+        }
+    }
+}

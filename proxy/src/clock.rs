@@ -1,0 +1,23 @@
+//! The wall clock of the gateway: one origin, so that all its numbers compare.
+
+use std::time::{Duration, Instant};
+
+/// Monotonic time since the gateway started.
+#[derive(Debug)]
+pub(crate) struct WallClock(Instant);
+
+impl WallClock {
+    pub(crate) fn new() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+impl fairness::Clock for WallClock {
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}

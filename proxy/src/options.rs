@@ -1,0 +1,140 @@
+//! What a gateway needs to know when it starts.
+
+use std::{convert::Infallible, net::TcpListener, sync::Arc, time::Duration};
+
+use config::FairnessConfig;
+use tower::util::BoxCloneSyncService;
+
+use crate::Body;
+
+/// A bundled API server in the same process. Its futures run on the worker's own task: no socket between.
+pub type LocalService = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, Infallible>;
+
+/// Where the requests of one shard go.
+#[derive(Clone)]
+pub enum Upstream {
+    /// A service in this process.
+    Local(LocalService),
+    /// A server behind a socket.
+    Remote(RemoteOptions),
+}
+
+/// A shard behind a socket, spoken to over HTTP/1.1.
+#[derive(Clone, Debug)]
+pub struct RemoteOptions {
+    /// `http://host:port` or `https://host:port`, with an optional path in front of all requests.
+    pub url: String,
+    /// Roots and client certificate for `https`; required there.
+    pub tls: Option<Arc<rustls::ClientConfig>>,
+}
+
+/// One shard.
+#[derive(Clone)]
+pub struct ShardOptions {
+    /// Its name, for logs and metrics.
+    pub name: String,
+    /// Requests it should work on at once.
+    pub seats: u32,
+    /// Where it is.
+    pub upstream: Upstream,
+}
+
+/// How the shard of a workspace is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Directory {
+    /// Every well-formed workspace path belongs to the first shard and is forwarded as the client wrote it.
+    Static,
+    /// An index fed by watches of LogicalClusters and Workspaces. A single shard that does not serve
+    /// LogicalClusters is treated as [`Static`](Self::Static), and the log says so.
+    Watch,
+}
+
+/// Limits at the door. Every one of them only ever hurts the client that runs into it.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Open client connections, over all workers.
+    pub connections: usize,
+    /// Bytes of names and values of one request's headers; more gets 431.
+    pub header_bytes: usize,
+    /// Streams of one HTTP/2 connection.
+    pub streams: u32,
+    /// From the acceptance of a connection to the end of its TLS handshake or its first byte, and from the first byte
+    /// of a request head to its last.
+    pub head_timeout: Duration,
+    /// A connection without an open request is closed after this.
+    pub idle_timeout: Duration,
+    /// A client that neither takes nor sends a byte of a body that waits for it is cut off after this.
+    pub stall_timeout: Duration,
+    /// Connections to one shard, per worker.
+    pub upstream_connections: usize,
+    /// Until a connection to a shard stands, TLS included.
+    pub connect_timeout: Duration,
+    /// Until a shard begins to answer a request that is not long-running and names no `timeout`.
+    pub request_timeout: Duration,
+    /// How long a request for an unknown workspace waits for the index to learn of it.
+    pub lookup_wait: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 20_000,
+            header_bytes: 64 << 10,
+            streams: 250,
+            head_timeout: Duration::from_secs(15),
+            idle_timeout: Duration::from_secs(180),
+            stall_timeout: Duration::from_secs(30),
+            upstream_connections: 10_000,
+            connect_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(60),
+            lookup_wait: Duration::from_millis(100),
+        }
+    }
+}
+
+/// Everything [`Gateway::start`](crate::Gateway::start) needs.
+pub struct GatewayOptions {
+    /// Bound listener for clients.
+    pub listener: TcpListener,
+    /// TLS for clients; plain text without it. Client certificates should be optional and verified against the
+    /// client CA by this configuration; ALPN protocols are set by the gateway.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// Bound listener for operators: plain HTTP, keep it on loopback.
+    pub admin: TcpListener,
+    /// Threads that serve requests; 0 = one per core.
+    pub workers: usize,
+    /// Whether requests without a credential are served, as `system:anonymous`.
+    pub anonymous: bool,
+    /// Groups that are never passed on to a shard; `name*` is a prefix.
+    pub drop_groups: Vec<String>,
+    /// At least one. The one named `root`, or else the first, gets the requests that name no workspace.
+    pub shards: Vec<ShardOptions>,
+    /// The fairness configuration; `None` lets everything pass at once.
+    pub fairness: Option<FairnessConfig>,
+    /// See [`Directory`].
+    pub directory: Directory,
+    /// See [`Limits`].
+    pub limits: Limits,
+}
+
+/// Why a gateway did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A listener or runtime could not be set up.
+    #[error("{0}")]
+    Io(&'static str, #[source] std::io::Error),
+    /// There is nothing to forward to.
+    #[error("no shard is configured")]
+    NoShard,
+    /// A shard's URL cannot be used.
+    #[error("shard {shard}: url {url:?}: {why}")]
+    Url {
+        /// Name of the shard.
+        shard: String,
+        /// As configured.
+        url: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+}

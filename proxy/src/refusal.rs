@@ -1,0 +1,117 @@
+//! Answers the gateway gives itself.
+
+use apiserver_api::{Reason, Status, status::{Cause, Details}};
+use bytes::Bytes;
+use fairness::Rejection;
+use http::{
+    HeaderMap, HeaderValue, Response, StatusCode,
+    header::{ACCEPT, CONNECTION, CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS},
+};
+
+use crate::Body;
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+/// Upstream's words for every 429 (apf.md 7.1).
+const TOO_MANY: &str = "Too many requests, please try again later.";
+
+/// A [`Status`] as an answer; `Retry-After` where a retry can help.
+pub(crate) fn answer(status: &Status) -> Response<Body> {
+    let mut response = Response::new(Body::from(json(status)));
+    *response.status_mut() = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(CONTENT_TYPE, JSON);
+    if let Some(seconds) = status.details.as_ref().and_then(|d| d.retry_after_seconds) {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+/// The same, and the connection is of no further use.
+pub(crate) fn answer_and_close(status: &Status) -> Response<Body> {
+    let mut response = answer(status);
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+fn json(status: &Status) -> Bytes {
+    let mut object = serde_json::json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": status.message, "code": status.code,
+    });
+    if let Some(map) = object.as_object_mut() {
+        if let Some(reason) = status.reason {
+            map.insert("reason".into(), serde_json::json!(reason));
+        }
+        if let Some(details) = &status.details {
+            map.insert("details".into(), serde_json::json!(details));
+        }
+    }
+    object.to_string().into()
+}
+
+/// A failure that passes: 429, 502, 503 or 504 with `Retry-After`.
+pub(crate) fn temporary(code: StatusCode, message: impl Into<String>, retry_after: u32) -> Status {
+    let reason = match code {
+        StatusCode::TOO_MANY_REQUESTS => Some(Reason::TooManyRequests),
+        StatusCode::SERVICE_UNAVAILABLE => Some(Reason::ServiceUnavailable),
+        StatusCode::GATEWAY_TIMEOUT => Some(Reason::Timeout),
+        _ => None,
+    };
+    let details = Details { retry_after_seconds: Some(retry_after.max(1)), ..Details::default() };
+    Status { code: code.as_u16(), reason, message: message.into(), details: Some(details), continue_token: None }
+}
+
+/// Fairness says no: a Status if the client reads JSON, else upstream's plain text.
+pub(crate) fn rejected(rejection: &Rejection, headers: &HeaderMap) -> Response<Body> {
+    let mut status = temporary(StatusCode::TOO_MANY_REQUESTS, TOO_MANY, rejection.retry_after);
+    if accepts_json(headers) {
+        if let Some(details) = &mut status.details {
+            let message = format!("the priority level of the request refused it: {}", rejection.reason);
+            details.causes.push(Cause { reason: rejection.reason.into(), message, field: String::new() });
+        }
+        return answer(&status);
+    }
+    let mut response = Response::new(Body::from(Bytes::from(format!("{TOO_MANY}\n"))));
+    *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+    let out = response.headers_mut();
+    out.insert(CONTENT_TYPE, TEXT);
+    out.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    out.insert(RETRY_AFTER, HeaderValue::from(rejection.retry_after.max(1)));
+    response
+}
+
+/// Whether a client that gets JSON can read it.
+fn accepts_json(headers: &HeaderMap) -> bool {
+    let mut ranges = headers.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')).peekable();
+    ranges.peek().is_none()
+        || ranges.any(|range| {
+            let media = range.split(';').next().unwrap_or_default().trim();
+            ["application/json", "application/*", "*/*"].iter().any(|json| media.eq_ignore_ascii_case(json))
+        })
+}
+
+/// Plain text, for probes.
+pub(crate) fn text(code: StatusCode, body: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(Body::from(body.into()));
+    *response.status_mut() = code;
+    response.headers_mut().insert(CONTENT_TYPE, TEXT);
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_accepts_json() {
+        let accepts = |value: Option<&'static str>| {
+            let mut headers = HeaderMap::new();
+            value.map(|v| headers.insert(ACCEPT, HeaderValue::from_static(v)));
+            accepts_json(&headers)
+        };
+        assert!(accepts(None) && accepts(Some("*/*")) && accepts(Some("text/html, application/json;q=0.9")));
+        assert!(accepts(Some("application/vnd.kubernetes.protobuf, */*")));
+        assert!(!accepts(Some("text/html")) && !accepts(Some("application/vnd.kubernetes.protobuf")));
+    }
+}

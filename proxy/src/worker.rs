@@ -1,0 +1,215 @@
+//! One worker: a thread with a single-threaded runtime that owns its client connections and its pools.
+//!
+//! There is no timer per request. Once a second the worker advances its tick, looks at its connections and fires the
+//! deadlines that have passed; every time limit at the door is that coarse.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed},
+    },
+    task::Waker,
+    time::Duration,
+};
+
+use futures_util::task::AtomicWaker;
+use slab::Slab;
+
+use crate::core::Core;
+
+/// What a worker's tasks share.
+pub(crate) struct Worker {
+    pub(crate) number: usize,
+    pub(crate) core: Arc<Core>,
+    /// Requests between their arrival and the end of their answer.
+    pub(crate) in_flight: AtomicUsize,
+    /// Open client connections.
+    pub(crate) connections: AtomicUsize,
+    tick: AtomicU32,
+    /// Std mutexes: short sections, never held over an await, and in practice taken by one thread only.
+    links: Mutex<Slab<Arc<Link>>>,
+    deadlines: Mutex<Slab<Deadline>>,
+}
+
+/// What the sweep knows of one client connection.
+#[derive(Debug, Default)]
+pub(crate) struct Link {
+    drain: AtomicBool,
+    kill: AtomicBool,
+    waker: AtomicWaker,
+    /// Requests being served on it.
+    pub(crate) requests: AtomicU32,
+    /// Tick of the last sign of life.
+    pub(crate) seen: AtomicU32,
+    /// Tick of the first byte of an unfinished request head, 0 if there is none.
+    pub(crate) head_since: AtomicU32,
+    /// Whether it has got behind its TLS handshake and first bytes.
+    pub(crate) established: AtomicBool,
+}
+
+impl Link {
+    /// Registers the task that owns the connection; it is woken by [`kill`](Self::kill) and [`drain`](Self::drain).
+    pub(crate) fn register(&self, waker: &Waker) {
+        self.waker.register(waker);
+    }
+
+    /// Ends the connection at once.
+    pub(crate) fn kill(&self) {
+        self.kill.store(true, Relaxed);
+        self.waker.wake();
+    }
+
+    /// Ends the connection after the requests that run on it.
+    pub(crate) fn drain(&self) {
+        self.drain.store(true, Relaxed);
+        self.waker.wake();
+    }
+
+    pub(crate) fn is_killed(&self) -> bool {
+        self.kill.load(Relaxed)
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.drain.load(Relaxed)
+    }
+}
+
+struct Deadline {
+    tick: u32,
+    action: Action,
+}
+
+enum Action {
+    Wake(Waker),
+    Kill(Arc<Link>),
+    Fired,
+}
+
+/// A time limit on something; lifted when dropped.
+pub(crate) struct Timer {
+    worker: Arc<Worker>,
+    key: usize,
+    tick: u32,
+}
+
+impl Timer {
+    /// Whether the time is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.worker.tick() >= self.tick
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        lock(&self.worker.deadlines).try_remove(self.key);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Worker {
+    pub(crate) fn new(number: usize, core: Arc<Core>) -> Self {
+        Self {
+            number,
+            core,
+            in_flight: AtomicUsize::new(0),
+            connections: AtomicUsize::new(0),
+            tick: AtomicU32::new(1),
+            links: Mutex::default(),
+            deadlines: Mutex::default(),
+        }
+    }
+
+    /// Seconds since the start, never 0.
+    pub(crate) fn tick(&self) -> u32 {
+        self.tick.load(Relaxed)
+    }
+
+    /// Wakes `waker` when `after` has passed, rounded up to the next tick but one.
+    pub(crate) fn wake_after(self: &Arc<Self>, after: Duration, waker: Waker) -> Timer {
+        self.deadline(after, Action::Wake(waker))
+    }
+
+    /// Ends the connection unless the timer is dropped before `after` has passed.
+    pub(crate) fn kill_after(self: &Arc<Self>, after: Duration, link: Arc<Link>) -> Timer {
+        self.deadline(after, Action::Kill(link))
+    }
+
+    fn deadline(self: &Arc<Self>, after: Duration, action: Action) -> Timer {
+        let tick = self.tick().saturating_add(ticks(after));
+        let key = lock(&self.deadlines).insert(Deadline { tick, action });
+        Timer { worker: self.clone(), key, tick }
+    }
+
+    /// Makes a connection known to the sweep; the key is for [`forget`](Self::forget).
+    pub(crate) fn register(&self, link: Arc<Link>) -> usize {
+        link.seen.store(self.tick(), Relaxed);
+        lock(&self.links).insert(link)
+    }
+
+    pub(crate) fn forget(&self, key: usize) {
+        lock(&self.links).try_remove(key);
+    }
+
+    /// Tells every connection to end after the requests that run on it.
+    pub(crate) fn drain(&self) {
+        let links: Vec<_> = lock(&self.links).iter().map(|(_, link)| link.clone()).collect();
+        for link in links {
+            // A connection that has not said a word yet cannot say goodbye either.
+            if link.established.load(Relaxed) { link.drain() } else { link.kill() }
+        }
+    }
+
+    /// Ends every connection at once.
+    pub(crate) fn kill_all(&self) {
+        let links: Vec<_> = lock(&self.links).iter().map(|(_, link)| link.clone()).collect();
+        links.iter().for_each(|link| link.kill());
+    }
+
+    /// Advances the tick and enforces the time limits. Called once a second.
+    pub(crate) fn sweep(&self) {
+        let now = self.tick.fetch_add(1, Relaxed).saturating_add(1);
+        let late: Vec<_> =
+            lock(&self.links).iter().filter(|(_, l)| self.is_late(l, now)).map(|(_, l)| l.clone()).collect();
+        for link in late {
+            self.core.metrics.closed_by_sweep.increment(1);
+            link.kill();
+        }
+        let due: Vec<_> = lock(&self.deadlines)
+            .iter_mut()
+            .filter(|(_, d)| d.tick <= now)
+            .map(|(_, d)| std::mem::replace(&mut d.action, Action::Fired))
+            .collect();
+        // Outside the locks: a waker may run arbitrary code.
+        for action in due {
+            match action {
+                Action::Wake(waker) => waker.wake(),
+                Action::Kill(link) => link.kill(),
+                Action::Fired => {}
+            }
+        }
+        self.core.shards.iter().for_each(|s| s.shard.sweep(self.number));
+    }
+
+    fn is_late(&self, link: &Link, now: u32) -> bool {
+        let limits = &self.core.limits;
+        let over = |since: u32, limit| now.saturating_sub(since) > ticks(limit);
+        if link.requests.load(Relaxed) > 0 {
+            return false;
+        }
+        if !link.established.load(Relaxed) {
+            return over(link.seen.load(Relaxed), limits.head_timeout);
+        }
+        match link.head_since.load(Relaxed) {
+            0 => over(link.seen.load(Relaxed), limits.idle_timeout),
+            since => over(since, limits.head_timeout),
+        }
+    }
+}
+
+/// Whole ticks that are certainly not less than `time`.
+fn ticks(time: Duration) -> u32 {
+    u32::try_from(time.as_millis().div_ceil(1000)).unwrap_or(u32::MAX / 2).saturating_add(1)
+}
