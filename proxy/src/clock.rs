@@ -1,6 +1,6 @@
 //! The wall clock of the gateway: one origin, so that all its numbers compare.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Monotonic time since the gateway started.
 #[derive(Debug)]
@@ -9,10 +9,6 @@ pub(crate) struct WallClock(Instant);
 impl WallClock {
     pub(crate) fn new() -> Self {
         Self(Instant::now())
-    }
-
-    pub(crate) fn elapsed(&self) -> Duration {
-        self.0.elapsed()
     }
 }
 

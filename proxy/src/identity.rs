@@ -8,26 +8,14 @@ use std::sync::Arc;
 use apiserver_api::{
     Reason, Status, UserInfo,
     user::{
-        GROUP_AUTHENTICATED, GROUP_MASTERS, GROUP_UNAUTHENTICATED, HEADER_EXTRA_PREFIX, HEADER_GROUP, HEADER_UID,
-        HEADER_USER, USER_ANONYMOUS,
+        GROUP_AUTHENTICATED, GROUP_MASTERS, GROUP_UNAUTHENTICATED, USER_ANONYMOUS, is_identity_header,
+        is_impersonation_header,
     },
 };
 use http::{HeaderMap, HeaderName, HeaderValue, header::AUTHORIZATION};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::percent_decode_str;
 
 const IMPERSONATE: &str = "impersonate-";
-/// What Go's `url.PathEscape` leaves alone.
-const EXTRA_KEY: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'_')
-    .remove(b'.')
-    .remove(b'~')
-    .remove(b'$')
-    .remove(b'&')
-    .remove(b'+')
-    .remove(b':')
-    .remove(b'=')
-    .remove(b'@');
 
 /// A user and the headers that say so to a shard, written once.
 #[derive(Debug)]
@@ -44,28 +32,20 @@ pub(crate) struct Caller {
 }
 
 impl Identity {
-    /// `None` if a part of it cannot be written as a header: half an identity would be another one.
-    pub(crate) fn new(user: UserInfo, drop: &DropGroups) -> Option<Self> {
-        let value = |text: &str| HeaderValue::from_bytes(text.as_bytes()).ok();
-        let mut headers = vec![(HeaderName::from_static(HEADER_USER), value(&user.name)?)];
-        if !user.uid.is_empty() {
-            headers.push((HeaderName::from_static(HEADER_UID), value(&user.uid)?));
-        }
-        for group in user.groups.iter().filter(|g| !drop.contains(g)) {
-            headers.push((HeaderName::from_static(HEADER_GROUP), value(group)?));
-        }
-        for (key, values) in &user.extra {
-            let key = utf8_percent_encode(key, EXTRA_KEY).to_string().to_ascii_lowercase();
-            let name = HeaderName::try_from(format!("{HEADER_EXTRA_PREFIX}{key}")).ok()?;
-            for text in values {
-                headers.push((name.clone(), value(text)?));
-            }
-        }
-        Some(Self { user, headers: headers.into() })
+    /// `drop` names the groups that no shard is told of. `None` if a part of the identity cannot be written as a
+    /// header: half an identity would be another one.
+    pub(crate) fn new(user: UserInfo, drop: &[String]) -> Option<Self> {
+        let mut told = user.clone();
+        told.drop_groups(drop);
+        let header = |(name, value): (String, &str)| {
+            Some((HeaderName::try_from(name).ok()?, HeaderValue::from_bytes(value.as_bytes()).ok()?))
+        };
+        let headers = told.to_headers().into_iter().map(header).collect::<Option<_>>()?;
+        Some(Self { user, headers })
     }
 
     /// The user a client certificate names: CN is the name, each O a group. `None` without a usable common name.
-    pub(crate) fn of_certificate(der: &[u8], drop: &DropGroups) -> Option<Self> {
+    pub(crate) fn of_certificate(der: &[u8], drop: &[String]) -> Option<Self> {
         let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
         let subject = certificate.subject();
         let name = subject.iter_common_name().find_map(|a| a.as_str().ok()).filter(|n| !n.is_empty())?;
@@ -83,10 +63,10 @@ pub(crate) fn identify(
     certificate: Option<&Arc<Identity>>,
     anonymous: Option<&Arc<Identity>>,
     headers: &HeaderMap,
-    drop: &DropGroups,
+    drop: &[String],
 ) -> Result<Caller, Status> {
     let identity = certificate.or(anonymous).ok_or_else(|| Status::new(Reason::Unauthorized, "Unauthorized"))?;
-    if headers.keys().any(|name| is_impersonation(name.as_str())) {
+    if headers.keys().any(|name| is_impersonation_header(name.as_str())) {
         let identity = Identity::new(impersonate(&identity.user, headers)?, drop)
             .ok_or_else(|| Status::new(Reason::BadRequest, "the impersonated identity cannot be written as headers"))?;
         return Ok(Caller { identity: Arc::new(identity), vouched: true });
@@ -106,7 +86,7 @@ fn impersonate(caller: &UserInfo, headers: &HeaderMap) -> Result<UserInfo, Statu
     for (name, value) in headers {
         let value = value.to_str().map_err(|_| forbidden("a header value is not plain text"))?;
         match name.as_str().strip_prefix(IMPERSONATE) {
-            None if is_impersonation(name.as_str()) => {
+            None if is_impersonation_header(name.as_str()) => {
                 return Err(Status::new(Reason::BadRequest, format!("header {name}: write it with hyphens")));
             }
             None => {}
@@ -137,59 +117,15 @@ fn add_extra(user: &mut UserInfo, key: &str, value: &str) {
     }
 }
 
-fn is_impersonation(name: &str) -> bool {
-    starts_with_folded(name, IMPERSONATE)
-}
-
-/// Whether `name`, with underscores read as hyphens, begins with `prefix`.
-fn starts_with_folded(name: &str, prefix: &str) -> bool {
-    name.len() >= prefix.len()
-        && name.bytes().zip(prefix.bytes()).all(|(n, p)| n == p || (n == b'_' && p == b'-'))
-}
-
-/// Whether a header claims an identity. Names in a [`HeaderMap`] are lower case.
-fn claims_identity(name: &str) -> bool {
-    let first = name.as_bytes().first();
-    (first == Some(&b'x') && starts_with_folded(name, "x-remote-") && is_remote(name))
-        || (first == Some(&b'i') && is_impersonation(name))
-}
-
-fn is_remote(name: &str) -> bool {
-    [HEADER_USER, HEADER_UID, HEADER_GROUP].iter().any(|h| name.len() == h.len() && starts_with_folded(name, h))
-        || starts_with_folded(name, HEADER_EXTRA_PREFIX)
-}
-
 /// Removes every identity header, then writes those of `identity`.
 pub(crate) fn stamp(headers: &mut HeaderMap, identity: Option<&Identity>) {
-    if headers.keys().any(|name| claims_identity(name.as_str())) {
-        let claims: Vec<HeaderName> = headers.keys().filter(|n| claims_identity(n.as_str())).cloned().collect();
+    if headers.keys().any(|name| is_identity_header(name.as_str())) {
+        let claims: Vec<HeaderName> = headers.keys().filter(|n| is_identity_header(n.as_str())).cloned().collect();
         for name in claims {
             headers.remove(name);
         }
     }
     for (name, value) in identity.iter().flat_map(|i| i.headers.iter()) {
         headers.append(name.clone(), value.clone());
-    }
-}
-
-/// Groups that stay at the door.
-#[derive(Debug, Default)]
-pub(crate) struct DropGroups {
-    exact: Vec<Box<str>>,
-    prefixes: Vec<Box<str>>,
-}
-
-impl DropGroups {
-    /// `name*` is a prefix.
-    pub(crate) fn new(groups: &[String]) -> Self {
-        let (prefixes, exact): (Vec<_>, Vec<_>) = groups.iter().partition(|g| g.ends_with('*'));
-        Self {
-            exact: exact.into_iter().map(|g| g.as_str().into()).collect(),
-            prefixes: prefixes.into_iter().map(|g| g.trim_end_matches('*').into()).collect(),
-        }
-    }
-
-    fn contains(&self, group: &str) -> bool {
-        self.exact.iter().any(|g| **g == *group) || self.prefixes.iter().any(|p| group.starts_with(&**p))
     }
 }

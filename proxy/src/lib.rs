@@ -1,1 +1,45 @@
 //! The gateway: listeners, TLS, authentication, shard index, forwarding, admin endpoints.
+//!
+//! One request's way: [`connection`] reads it, [`serve`] takes it through every step: [`door`] refuses what is
+//! ambiguous, [`identity`] says who asks, [`route`] finds workspace and shard in the [`index`], [`admission`]
+//! classifies, prices and admits, [`forward`] sends it through [`upstream`], and [`reply`] brings the answer back and
+//! gives the seats back when the shard has done its work.
+//!
+//! # Invariants
+//! * What goes up with a request (seats, counters, its place in a queue) comes down when its future or its answer's
+//!   body is dropped, whatever the reason.
+//! * A shard never sees an identity, a cluster prefix or a framing that the gateway has not made or checked itself.
+//! * Workers share nothing that is locked on the path of a request but the scheduler.
+
+#[allow(rustdoc::private_intra_doc_links, reason = "the map of the crate names its private modules")]
+mod admin;
+mod admission;
+mod body;
+mod clock;
+mod connection;
+mod core;
+mod door;
+mod forward;
+mod framing;
+mod gateway;
+mod hop;
+mod identity;
+mod index;
+mod io;
+mod metrics;
+mod options;
+mod refusal;
+mod reply;
+mod route;
+mod serve;
+mod upstream;
+mod worker;
+
+pub use self::{
+    body::{Body, BoxError},
+    gateway::Gateway,
+    options::{Directory, GatewayOptions, Limits, LocalService, RemoteOptions, ShardOptions, StartError, Upstream},
+};
+
+/// x
+pub struct FairnessConfig;

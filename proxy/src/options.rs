@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, net::TcpListener, sync::Arc, time::Duration};
 
-use config::FairnessConfig;
+use crate::FairnessConfig;
 use tower::util::BoxCloneSyncService;
 
 use crate::Body;

@@ -1,6 +1,9 @@
 //! Answers the gateway gives itself.
 
-use apiserver_api::{Reason, Status, status::{Cause, Details}};
+use apiserver_api::{
+    Reason, Status,
+    status::{Cause, Details},
+};
 use bytes::Bytes;
 use fairness::Rejection;
 use http::{
@@ -17,10 +20,10 @@ const TOO_MANY: &str = "Too many requests, please try again later.";
 
 /// A [`Status`] as an answer; `Retry-After` where a retry can help.
 pub(crate) fn answer(status: &Status) -> Response<Body> {
-    let mut response = Response::new(Body::from(json(status)));
+    let mut response = Response::new(Body::from(Bytes::from(status.to_json())));
     *response.status_mut() = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response.headers_mut().insert(CONTENT_TYPE, JSON);
-    if let Some(seconds) = status.details.as_ref().and_then(|d| d.retry_after_seconds) {
+    if let Some(seconds) = status.retry_after() {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
     response
@@ -33,22 +36,6 @@ pub(crate) fn answer_and_close(status: &Status) -> Response<Body> {
     response
 }
 
-fn json(status: &Status) -> Bytes {
-    let mut object = serde_json::json!({
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "message": status.message, "code": status.code,
-    });
-    if let Some(map) = object.as_object_mut() {
-        if let Some(reason) = status.reason {
-            map.insert("reason".into(), serde_json::json!(reason));
-        }
-        if let Some(details) = &status.details {
-            map.insert("details".into(), serde_json::json!(details));
-        }
-    }
-    object.to_string().into()
-}
-
 /// A failure that passes: 429, 502, 503 or 504 with `Retry-After`.
 pub(crate) fn temporary(code: StatusCode, message: impl Into<String>, retry_after: u32) -> Status {
     let reason = match code {
@@ -58,7 +45,13 @@ pub(crate) fn temporary(code: StatusCode, message: impl Into<String>, retry_afte
         _ => None,
     };
     let details = Details { retry_after_seconds: Some(retry_after.max(1)), ..Details::default() };
-    Status { code: code.as_u16(), reason, message: message.into(), details: Some(details), continue_token: None }
+    Status {
+        code: code.as_u16(),
+        reason,
+        message: message.into(),
+        details: Some(Box::new(details)),
+        continue_token: None,
+    }
 }
 
 /// Fairness says no: a Status if the client reads JSON, else upstream's plain text.
@@ -82,7 +75,8 @@ pub(crate) fn rejected(rejection: &Rejection, headers: &HeaderMap) -> Response<B
 
 /// Whether a client that gets JSON can read it.
 fn accepts_json(headers: &HeaderMap) -> bool {
-    let mut ranges = headers.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')).peekable();
+    let mut ranges =
+        headers.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')).peekable();
     ranges.peek().is_none()
         || ranges.any(|range| {
             let media = range.split(';').next().unwrap_or_default().trim();

@@ -6,7 +6,7 @@
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     task::Waker,
     time::Duration,
@@ -14,6 +14,7 @@ use std::{
 
 use futures_util::task::AtomicWaker;
 use slab::Slab;
+use tokio::sync::Notify;
 
 use crate::core::Core;
 
@@ -25,6 +26,9 @@ pub(crate) struct Worker {
     pub(crate) in_flight: AtomicUsize,
     /// Open client connections.
     pub(crate) connections: AtomicUsize,
+    /// Told when the last connection has ended.
+    pub(crate) emptied: Notify,
+    next_id: AtomicU64,
     tick: AtomicU32,
     /// Std mutexes: short sections, never held over an await, and in practice taken by one thread only.
     links: Mutex<Slab<Arc<Link>>>,
@@ -81,6 +85,8 @@ struct Deadline {
 
 enum Action {
     Wake(Waker),
+    /// Wakes a watch, when the worker drains.
+    End(Waker),
     Kill(Arc<Link>),
     Fired,
 }
@@ -89,13 +95,19 @@ enum Action {
 pub(crate) struct Timer {
     worker: Arc<Worker>,
     key: usize,
-    tick: u32,
 }
 
 impl Timer {
-    /// Whether the time is over.
-    pub(crate) fn is_over(&self) -> bool {
-        self.worker.tick() >= self.tick
+    /// Whether the time is over. If not, `waker` is woken when it is.
+    pub(crate) fn is_over(&self, waker: &Waker) -> bool {
+        match lock(&self.worker.deadlines).get_mut(self.key).map(|d| &mut d.action) {
+            Some(Action::Wake(old) | Action::End(old)) => {
+                old.clone_from(waker);
+                false
+            }
+            Some(Action::Kill(_)) => false,
+            Some(Action::Fired) | None => true,
+        }
     }
 }
 
@@ -116,6 +128,8 @@ impl Worker {
             core,
             in_flight: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
+            emptied: Notify::new(),
+            next_id: AtomicU64::new(uuid::Uuid::new_v4().as_u64_pair().0),
             tick: AtomicU32::new(1),
             links: Mutex::default(),
             deadlines: Mutex::default(),
@@ -129,18 +143,35 @@ impl Worker {
 
     /// Wakes `waker` when `after` has passed, rounded up to the next tick but one.
     pub(crate) fn wake_after(self: &Arc<Self>, after: Duration, waker: Waker) -> Timer {
-        self.deadline(after, Action::Wake(waker))
+        self.deadline(self.tick().saturating_add(ticks(after)), Action::Wake(waker))
     }
 
     /// Ends the connection unless the timer is dropped before `after` has passed.
     pub(crate) fn kill_after(self: &Arc<Self>, after: Duration, link: Arc<Link>) -> Timer {
-        self.deadline(after, Action::Kill(link))
+        self.deadline(self.tick().saturating_add(ticks(after)), Action::Kill(link))
     }
 
-    fn deadline(self: &Arc<Self>, after: Duration, action: Action) -> Timer {
-        let tick = self.tick().saturating_add(ticks(after));
+    /// Wakes `waker`, a watch's, when it should end because the worker drains.
+    pub(crate) fn wake_to_end(self: &Arc<Self>, waker: Waker) -> Timer {
+        let tick = if self.core.draining.load(Relaxed) { self.tick() } else { u32::MAX };
+        self.deadline(tick, Action::End(waker))
+    }
+
+    fn deadline(self: &Arc<Self>, tick: u32, action: Action) -> Timer {
         let key = lock(&self.deadlines).insert(Deadline { tick, action });
-        Timer { worker: self.clone(), key, tick }
+        Timer { worker: self.clone(), key }
+    }
+
+    /// Spreads the ends of all watches over the first two thirds of `grace`, so that not all clients come back at
+    /// once (PX-09).
+    fn end_watches(&self, grace: Duration) {
+        let now = self.tick();
+        let span = (u32::try_from(grace.as_secs()).unwrap_or(u32::MAX) / 3).saturating_mul(2).max(1);
+        let mut deadlines = lock(&self.deadlines);
+        let watches = deadlines.iter_mut().filter(|(_, d)| matches!(d.action, Action::End(_)));
+        for (n, (_, watch)) in (0u32..).zip(watches) {
+            watch.tick = now.saturating_add(1 + n % span);
+        }
     }
 
     /// Makes a connection known to the sweep; the key is for [`forget`](Self::forget).
@@ -153,19 +184,22 @@ impl Worker {
         lock(&self.links).try_remove(key);
     }
 
-    /// Tells every connection to end after the requests that run on it.
-    pub(crate) fn drain(&self) {
+    /// A UUID for one request: unique, not secret, and without a system call.
+    pub(crate) fn next_uuid(&self) -> uuid::Uuid {
+        let seed = self.next_id.fetch_add(1, Relaxed);
+        let bytes = u128::from(mix(seed)) << 64 | u128::from(mix(!seed));
+        uuid::Builder::from_random_bytes(bytes.to_be_bytes()).into_uuid()
+    }
+
+    /// Tells every connection to end after the requests that run on it, and watches to end one by one within most of
+    /// `grace`.
+    pub(crate) fn drain(&self, grace: Duration) {
+        self.end_watches(grace);
         let links: Vec<_> = lock(&self.links).iter().map(|(_, link)| link.clone()).collect();
         for link in links {
             // A connection that has not said a word yet cannot say goodbye either.
             if link.established.load(Relaxed) { link.drain() } else { link.kill() }
         }
-    }
-
-    /// Ends every connection at once.
-    pub(crate) fn kill_all(&self) {
-        let links: Vec<_> = lock(&self.links).iter().map(|(_, link)| link.clone()).collect();
-        links.iter().for_each(|link| link.kill());
     }
 
     /// Advances the tick and enforces the time limits. Called once a second.
@@ -185,7 +219,7 @@ impl Worker {
         // Outside the locks: a waker may run arbitrary code.
         for action in due {
             match action {
-                Action::Wake(waker) => waker.wake(),
+                Action::Wake(waker) | Action::End(waker) => waker.wake(),
                 Action::Kill(link) => link.kill(),
                 Action::Fired => {}
             }
@@ -207,6 +241,14 @@ impl Worker {
             since => over(since, limits.head_timeout),
         }
     }
+}
+
+/// The finaliser of SplitMix64: a bijection, so distinct seeds give distinct values.
+fn mix(seed: u64) -> u64 {
+    let z = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
 /// Whole ticks that are certainly not less than `time`.

@@ -30,6 +30,12 @@ impl ClusterName {
         self.0.starts_with("system:")
     }
 
+    /// The key under which a directory without an index knows a workspace: its path, whatever the number of its
+    /// segments. For scheduling and metrics only; such a name must never reach a storage key.
+    pub fn standing_for(path: &str) -> Self {
+        Self(path.into())
+    }
+
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0

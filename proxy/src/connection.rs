@@ -1,0 +1,253 @@
+//! One client connection: TLS, the choice of protocol, and its life until it ends or is ended.
+
+use std::{
+    io,
+    net::SocketAddr,
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool,
+            Ordering::{Relaxed, Release},
+        },
+    },
+    task::{Context, Poll},
+};
+
+use bytes::{Buf, Bytes, BytesMut};
+use http::HeaderValue;
+use hyper::{
+    server::conn::{http1, http2},
+    service::service_fn,
+};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
+    net::TcpStream,
+};
+use tokio_rustls::TlsAcceptor;
+
+use crate::{
+    framing::Framing,
+    identity::Identity,
+    io::write_flat,
+    serve::serve,
+    worker::{Link, Worker},
+};
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// hyper's own bound, above ours: so that a head over our limit is answered with a Status.
+const HEAD_MAX: usize = 256 << 10;
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 4 << 20;
+const FRAME_MAX: u32 = 16 << 10;
+
+/// The client's end of a connection.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    /// Who the client certificate says it is.
+    pub(crate) identity: Option<Arc<Identity>>,
+    /// For `X-Forwarded-For`.
+    pub(crate) address: HeaderValue,
+    /// For `X-Forwarded-Proto`.
+    pub(crate) proto: HeaderValue,
+    pub(crate) link: Arc<Link>,
+    /// A request with two framings was read: nothing on this connection is served any more.
+    pub(crate) ambiguous: AtomicBool,
+}
+
+/// A connection known to the sweep.
+struct Registered<'a> {
+    worker: &'a Worker,
+    key: usize,
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        self.worker.forget(self.key);
+    }
+}
+
+/// Serves one connection until it ends, fails, or is ended by the sweep or a shutdown.
+pub(crate) async fn run(worker: Arc<Worker>, tls: Option<TlsAcceptor>, tcp: TcpStream, address: SocketAddr) {
+    let link = Arc::new(Link::default());
+    let _registered = Registered { worker: &worker, key: worker.register(link.clone()) };
+    let mut life = pin!(live(&worker, tls, tcp, address, &link));
+    let ended = std::future::poll_fn(|cx| {
+        link.register(cx.waker());
+        if link.is_killed() { Poll::Ready(Ok(())) } else { life.as_mut().poll(cx) }
+    });
+    if let Err(error) = ended.await {
+        tracing::debug!(%address, %error, "client connection ended");
+    }
+}
+
+async fn live(
+    worker: &Arc<Worker>,
+    tls: Option<TlsAcceptor>,
+    tcp: TcpStream,
+    address: SocketAddr,
+    link: &Arc<Link>,
+) -> Result<(), crate::BoxError> {
+    tcp.set_nodelay(true)?;
+    let ip = HeaderValue::try_from(address.ip().to_canonical().to_string())?;
+    let mut peer = Peer {
+        identity: None,
+        address: ip,
+        proto: HeaderValue::from_static("http"),
+        link: link.clone(),
+        ambiguous: AtomicBool::new(false),
+    };
+    let Some(acceptor) = tls else {
+        let (is_h2, stream, read) = sniff(tcp).await?;
+        link.established.store(true, Relaxed);
+        return speak(worker, Arc::new(peer), stream, read, is_h2).await;
+    };
+    let stream = acceptor.accept(tcp).await?;
+    let (_, session) = stream.get_ref();
+    if let Some(certificate) = session.peer_certificates().and_then(|chain| chain.first()) {
+        let identity = Identity::of_certificate(certificate, &worker.core.drop_groups)
+            .ok_or("the client certificate names no user: its common name is empty or not plain text")?;
+        peer.identity = Some(Arc::new(identity));
+    }
+    peer.proto = HeaderValue::from_static("https");
+    let is_h2 = session.alpn_protocol() == Some(b"h2");
+    speak(worker, Arc::new(peer), stream, Bytes::new(), is_h2).await
+}
+
+/// Reads just enough to tell HTTP/2 with prior knowledge from HTTP/1.1.
+async fn sniff(mut tcp: TcpStream) -> io::Result<(bool, TcpStream, Bytes)> {
+    let mut read = BytesMut::with_capacity(8 << 10);
+    while read.len() < PREFACE.len() && PREFACE.starts_with(&read) {
+        if tcp.read_buf(&mut read).await? == 0 {
+            break;
+        }
+    }
+    Ok((read.starts_with(PREFACE), tcp, read.freeze()))
+}
+
+async fn speak<S>(
+    worker: &Arc<Worker>,
+    peer: Arc<Peer>,
+    stream: S,
+    read: Bytes,
+    is_h2: bool,
+) -> Result<(), crate::BoxError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let link = peer.link.clone();
+    let service = {
+        let (worker, peer) = (worker.clone(), peer.clone());
+        service_fn(move |request| serve(worker.clone(), peer.clone(), request))
+    };
+    let mut told = false;
+    let framing = (!is_h2).then(Framing::new);
+    let io = TokioIo::new(ClientIo { stream, read, framing, peer, worker: worker.clone() });
+    if is_h2 {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder
+            .auto_date_header(false)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_frame_size(FRAME_MAX)
+            .max_concurrent_streams(worker.core.limits.streams)
+            .max_header_list_size(u32::try_from(HEAD_MAX).unwrap_or(u32::MAX));
+        let mut connection = pin!(builder.serve_connection(io, service));
+        std::future::poll_fn(|cx| {
+            if !told && link.is_draining() {
+                told = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            connection.as_mut().poll(cx)
+        })
+        .await?;
+    } else {
+        let mut builder = http1::Builder::new();
+        // No `half_close`: hyper then notices a client that leaves while its request waits in a queue. No header
+        // timer: the sweep does that for all connections at once.
+        builder.half_close(false).auto_date_header(false).max_header_size(HEAD_MAX).max_buf_size(HEAD_MAX + (64 << 10));
+        let mut connection = pin!(builder.serve_connection(io, service));
+        std::future::poll_fn(|cx| {
+            if !told && link.is_draining() {
+                told = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            connection.as_mut().poll(cx)
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// The client's stream: what has been read ahead comes first, signs of life are noted, HTTP/1.1 framing is watched.
+struct ClientIo<S> {
+    stream: S,
+    read: Bytes,
+    framing: Option<Framing>,
+    peer: Arc<Peer>,
+    worker: Arc<Worker>,
+}
+
+impl<S> ClientIo<S> {
+    fn note(&mut self, bytes: &[u8]) {
+        let (link, tick) = (&self.peer.link, self.worker.tick());
+        link.seen.store(tick, Relaxed);
+        link.established.store(true, Relaxed);
+        let Some(framing) = &mut self.framing else { return };
+        framing.scan(bytes);
+        if framing.is_ambiguous() {
+            self.peer.ambiguous.store(true, Release);
+        }
+        let since = link.head_since.load(Relaxed);
+        match framing.is_in_head() {
+            true if since == 0 => link.head_since.store(tick, Relaxed),
+            false if since != 0 => link.head_since.store(0, Relaxed),
+            _ => {}
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for ClientIo<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let before = buf.filled().len();
+        if this.read.is_empty() {
+            std::task::ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
+        } else {
+            let here = this.read.len().min(buf.remaining());
+            buf.put_slice(this.read.get(..here).unwrap_or_default());
+            this.read.advance(here);
+        }
+        if let Some(bytes) = buf.filled().get(before..).filter(|b| !b.is_empty()) {
+            this.note(bytes);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for ClientIo<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        write_flat(Pin::new(&mut self.stream), cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

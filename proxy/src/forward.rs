@@ -1,0 +1,115 @@
+//! Sends an admitted request to its shard and turns what comes back, or does not, into the answer.
+
+use std::{pin::pin, sync::Arc, task::Poll, time::Duration};
+
+use apiserver_api::Status;
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header::EXPECT, request::Parts};
+
+use crate::{
+    Body,
+    connection::Peer,
+    core::Core,
+    hop,
+    identity::{self, Caller},
+    metrics::Metrics,
+    refusal::temporary,
+    route::Route,
+    upstream::SendError,
+    worker::Worker,
+};
+
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
+const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
+
+/// Makes the shard's request out of the client's: nothing a client says about itself, its way or its connection is
+/// passed on as if the gateway had said it.
+pub(crate) fn prepare(worker: &Worker, parts: &mut Parts, route: &Route, caller: &Caller, peer: &Peer) {
+    let headers = &mut parts.headers;
+    hop::remove(headers);
+    // The gateway itself invites the body when the shard's connection takes it.
+    headers.remove(EXPECT);
+    identity::stamp(headers, caller.vouched.then_some(&*caller.identity));
+    let host = match parts.uri.authority() {
+        Some(authority) => HeaderValue::from_str(authority.as_str()).ok(),
+        None => headers.get(http::header::HOST).cloned(),
+    };
+    for (name, value) in [
+        (FORWARDED_FOR, Some(peer.address.clone())),
+        (FORWARDED_PROTO, Some(peer.proto.clone())),
+        (FORWARDED_PREFIX, route.prefix.clone()),
+        (FORWARDED_HOST, host),
+    ] {
+        match value {
+            Some(value) => headers.insert(name, value),
+            None => headers.remove(name),
+        };
+    }
+    if !headers.contains_key(AUDIT_ID)
+        && let Ok(id) = HeaderValue::from_str(worker.next_uuid().as_hyphenated().encode_lower(&mut [0; 36]))
+    {
+        headers.insert(AUDIT_ID, id);
+    }
+    parts.uri = route.uri.clone();
+}
+
+/// Sends it. With `limited` the shard must begin to answer before `limit`, the worker's tick being the clock.
+///
+/// # Errors
+/// A Status with `Retry-After`: 503 when nothing was sent, 502 when the connection broke, 504 in time.
+pub(crate) async fn send(
+    worker: &Arc<Worker>,
+    route: &Route,
+    limit: Option<Duration>,
+    parts: Parts,
+    body: Body,
+) -> Result<Response<Body>, Status> {
+    let core: &Core = &worker.core;
+    let entry = core.shards.get(route.shard).expect("routes name configured shards");
+    let clock = || fairness::Clock::now_ns(&*core.clock);
+    let sent_ns = clock();
+    let mut answer = pin!(entry.shard.send(worker.number, &clock, Request::from_parts(parts, body)));
+    let outcome = match limit {
+        None => answer.await,
+        Some(limit) => {
+            let mut timer = None;
+            let outcome = std::future::poll_fn(|cx| match answer.as_mut().poll(cx) {
+                Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+                Poll::Pending => {
+                    let timer = timer.get_or_insert_with(|| worker.wake_after(limit, cx.waker().clone()));
+                    if timer.is_over(cx.waker()) { Poll::Ready(None) } else { Poll::Pending }
+                }
+            })
+            .await;
+            match outcome {
+                Some(outcome) => outcome,
+                None => {
+                    core.metrics.shard_failed(&entry.shard.name, "timeout");
+                    return Err(temporary(StatusCode::GATEWAY_TIMEOUT, "the shard did not answer in time", 1));
+                }
+            }
+        }
+    };
+    match outcome {
+        Ok(mut response) => {
+            core.metrics.shard.record(Metrics::seconds(sent_ns, clock()));
+            hop::remove(response.headers_mut());
+            Ok(response)
+        }
+        Err(error) => Err(failure(core, &entry.shard.name, &error)),
+    }
+}
+
+fn failure(core: &Core, shard: &str, error: &SendError) -> Status {
+    let (code, why) = match error {
+        SendError::Connect(_) => (StatusCode::SERVICE_UNAVAILABLE, "connect"),
+        SendError::Open => (StatusCode::SERVICE_UNAVAILABLE, "circuit-open"),
+        SendError::Full => (StatusCode::SERVICE_UNAVAILABLE, "connections"),
+        SendError::Broken(_) => (StatusCode::BAD_GATEWAY, "broken"),
+    };
+    core.metrics.shard_failed(shard, why);
+    tracing::debug!(shard, error = %error, cause = std::error::Error::source(error).map(ToString::to_string), "no answer");
+    temporary(code, error.to_string(), 1)
+}

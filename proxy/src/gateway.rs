@@ -1,0 +1,290 @@
+//! Starts and stops everything.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
+
+use fairness::{Gate, GateOptions, Profile};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    runtime,
+    sync::{mpsc, watch},
+    time::{MissedTickBehavior, interval, sleep},
+};
+use tokio_rustls::TlsAcceptor;
+
+use crate::{
+    GatewayOptions, StartError, admin,
+    clock::WallClock,
+    connection,
+    core::{Core, Entry},
+    index::Index,
+    metrics::Metrics,
+    upstream::Shard,
+    worker::Worker,
+};
+
+/// New sockets that wait for a worker; more are closed.
+const HANDOVER_MAX: usize = 1024;
+const SWEEP: Duration = Duration::from_secs(1);
+/// Threads for everything that is not a request.
+const CONTROL_THREADS: usize = 2;
+
+/// What workers and control tasks should be doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Serve,
+    /// Finish what runs; watches end within the time.
+    Drain(Duration),
+    Stop,
+}
+
+type Socket = (std::net::TcpStream, SocketAddr);
+
+/// A running gateway.
+///
+/// Dropping it stops it at once; [`shutdown`](Self::shutdown) lets what runs finish.
+pub struct Gateway {
+    core: Arc<Core>,
+    address: SocketAddr,
+    admin_address: SocketAddr,
+    phase: watch::Sender<Phase>,
+    /// `None` only in `drop`.
+    control: Option<runtime::Runtime>,
+    workers: Vec<thread::JoinHandle<()>>,
+    /// Closed when the last worker has ended.
+    ended: mpsc::Receiver<()>,
+}
+
+impl Gateway {
+    /// Starts workers and control tasks; returns as soon as the listeners are served.
+    ///
+    /// # Errors
+    /// See [`StartError`]. Nothing keeps running then.
+    pub fn start(options: GatewayOptions) -> Result<Self, StartError> {
+        let io = |what| move |error| StartError::Io(what, error);
+        let address = options.listener.local_addr().map_err(io("listener"))?;
+        let admin_address = options.admin.local_addr().map_err(io("admin listener"))?;
+        let workers = match options.workers {
+            0 => thread::available_parallelism().map_or(1, usize::from),
+            n => n,
+        };
+        let core = Arc::new(build(&options, workers)?);
+        let control = runtime::Builder::new_multi_thread()
+            .worker_threads(CONTROL_THREADS)
+            .thread_name("fairgate-control")
+            .enable_all()
+            .build()
+            .map_err(io("control runtime"))?;
+        let (phase, watch) = watch::channel(Phase::Serve);
+        let (alive, ended) = mpsc::channel(1);
+        let tls = options.tls.map(|config| {
+            let mut config = rustls::ServerConfig::clone(&config);
+            config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+            TlsAcceptor::from(Arc::new(config))
+        });
+        let mut team = Vec::new();
+        let mut threads = Vec::new();
+        for number in 0..workers {
+            let worker = Arc::new(Worker::new(number, core.clone()));
+            let (sockets, inbox) = mpsc::channel(HANDOVER_MAX);
+            team.push((worker.clone(), sockets));
+            let (tls, watch, alive) = (tls.clone(), watch.clone(), alive.clone());
+            let rt = runtime::Builder::new_current_thread().enable_all().build().map_err(io("worker runtime"))?;
+            let body = move || {
+                let _alive = alive;
+                rt.block_on(work(worker, tls, inbox, watch));
+            };
+            let thread = thread::Builder::new().name(format!("fairgate-worker-{number}")).spawn(body);
+            threads.push(thread.map_err(io("worker thread"))?);
+        }
+        let (listener, admin) = {
+            let _context = control.enter();
+            (listen(options.listener).map_err(io("listener"))?, listen(options.admin).map_err(io("admin listener"))?)
+        };
+        let members: Arc<[Arc<Worker>]> = team.iter().map(|(worker, _)| worker.clone()).collect();
+        control.spawn(accept(listener, core.clone(), team, watch.clone()));
+        control.spawn(admin::run(admin, core.clone(), members, watch));
+        Ok(Self { core, address, admin_address, phase, control: Some(control), workers: threads, ended })
+    }
+
+    /// Where clients connect.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where operators connect.
+    pub fn admin_address(&self) -> SocketAddr {
+        self.admin_address
+    }
+
+    /// Waits until requests can be served: the index knows at least one shard.
+    pub async fn ready(&self) {
+        let mut moves = self.core.index.moves();
+        while !self.core.index.is_ready() {
+            if moves.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Readiness goes down, no connection is accepted any more, running requests finish, watches end one by one, idle
+    /// and silent connections are closed. What is not done after `grace` is cut off. Then it returns.
+    ///
+    /// # Cancel safety
+    /// Dropping the future stops everything at once.
+    pub async fn shutdown(mut self, grace: Duration) {
+        self.core.draining.store(true, Relaxed);
+        self.phase.send_replace(Phase::Drain(grace));
+        if let Some(control) = &self.control {
+            let phase = self.phase.clone();
+            control.spawn(async move {
+                sleep(grace).await;
+                phase.send_replace(Phase::Stop);
+            });
+        }
+        self.ended.recv().await;
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.phase.send_replace(Phase::Stop);
+        if let Some(control) = self.control.take() {
+            control.shutdown_background();
+        }
+        for thread in self.workers.drain(..) {
+            // A worker looks at its phase between any two polls and ends at once. A panic in it has been reported.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn build(options: &GatewayOptions, workers: usize) -> Result<Core, StartError> {
+    if options.shards.is_empty() {
+        return Err(StartError::NoShard);
+    }
+    let clock = Arc::new(WallClock::new());
+    let profile = options.fairness.as_ref().map(|_| Arc::new(Profile::bootstrap()));
+    let entry = |shard: &crate::ShardOptions| {
+        let gate =
+            profile.clone().map(|profile| Gate::new(GateOptions { seats: shard.seats, profile, clock: clock.clone() }));
+        // One more pool than workers: for the gateway's own requests.
+        Ok(Entry { shard: Shard::new(shard, &options.limits, workers + 1)?, gate })
+    };
+    let shards = options.shards.iter().map(entry).collect::<Result<Box<[_]>, StartError>>()?;
+    let drop_groups: Box<[String]> = options.drop_groups.as_slice().into();
+    Ok(Core {
+        anonymous: Core::anonymous(options.anonymous, &drop_groups),
+        drop_groups,
+        limits: options.limits,
+        platform: options.shards.iter().position(|s| s.name == "root").unwrap_or(0),
+        index: Index::new(options.directory, shards.len()),
+        shards,
+        profile,
+        metrics: Metrics::new(),
+        draining: AtomicBool::new(false),
+        clock,
+    })
+}
+
+fn listen(listener: std::net::TcpListener) -> std::io::Result<TcpListener> {
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+/// Hands each new socket to the worker with the least to do.
+async fn accept(
+    listener: TcpListener,
+    core: Arc<Core>,
+    team: Vec<(Arc<Worker>, mpsc::Sender<Socket>)>,
+    mut phase: watch::Receiver<Phase>,
+) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = phase.wait_for(|p| *p != Phase::Serve) => return,
+        };
+        let (socket, address) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Most likely there are no file descriptors left; some will come back.
+                tracing::warn!(%error, "accept failed");
+                sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        core.metrics.accepted.increment(1);
+        let open: usize = team.iter().map(|(worker, _)| worker.connections.load(Relaxed)).sum();
+        if open >= core.limits.connections {
+            core.metrics.refused("connections");
+            continue;
+        }
+        let idlest = team.iter().min_by_key(|(w, _)| (w.in_flight.load(Relaxed), w.connections.load(Relaxed)));
+        if let (Some((worker, inbox)), Ok(socket)) = (idlest, socket.into_std()) {
+            worker.connections.fetch_add(1, Relaxed);
+            if inbox.try_send((socket, address)).is_err() {
+                worker.connections.fetch_sub(1, Relaxed);
+                core.metrics.refused("handover");
+            }
+        }
+    }
+}
+
+/// One worker's life.
+async fn work(
+    worker: Arc<Worker>,
+    tls: Option<TlsAcceptor>,
+    mut inbox: mpsc::Receiver<Socket>,
+    mut phase: watch::Receiver<Phase>,
+) {
+    let mut sweep = interval(SWEEP);
+    sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut draining = false;
+    loop {
+        tokio::select! {
+            Some((socket, address)) = inbox.recv() => {
+                let (worker, tls) = (worker.clone(), tls.clone());
+                tokio::spawn(async move {
+                    let _open = Open(worker.clone());
+                    if let Ok(tcp) = TcpStream::from_std(socket) {
+                        connection::run(worker, tls, tcp, address).await;
+                    }
+                });
+            }
+            _ = sweep.tick() => worker.sweep(),
+            _ = worker.emptied.notified(), if draining => {}
+            changed = phase.changed() => {
+                let now = *phase.borrow_and_update();
+                match now {
+                    Phase::Drain(grace) if changed.is_ok() => {
+                        draining = true;
+                        worker.drain(grace);
+                    }
+                    Phase::Serve if changed.is_ok() => {}
+                    _ => return,
+                }
+            }
+        }
+        if draining && inbox.is_empty() && worker.connections.load(Relaxed) == 0 {
+            return;
+        }
+    }
+}
+
+/// An accepted connection; what the acceptor counted up comes down here.
+struct Open(Arc<Worker>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if self.0.connections.fetch_sub(1, Relaxed) == 1 {
+            self.0.emptied.notify_one();
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The body of an answer on its way to a client, and everything that ends with it.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use fairness::{Clock, Permit};
+use http_body::{Frame, SizeHint};
+
+use crate::{
+    Body, BoxError,
+    connection::Peer,
+    metrics::Metrics,
+    worker::{Timer, Worker},
+};
+
+/// An answer's body with the seats of its request.
+pub(crate) struct Reply {
+    body: Body,
+    /// Given back when the last byte has been read from the shard, however slow the client is.
+    permit: Option<Permit>,
+    /// Runs while a part of the answer waits for the client to take it.
+    stall: Option<Timer>,
+    /// A watch ends, as if the shard had ended it, when the gateway drains.
+    is_watch: bool,
+    end: Option<Timer>,
+    flight: Option<Flight>,
+}
+
+impl Reply {
+    pub(crate) fn new(body: Body, permit: Option<Permit>, is_watch: bool) -> Self {
+        let permit = permit.filter(|_| !http_body::Body::is_end_stream(&body));
+        Self { body, permit, stall: None, is_watch, end: None, flight: None }
+    }
+
+    /// An answer that holds no seats.
+    pub(crate) fn plain(body: Body) -> Self {
+        Self::new(body, None, false)
+    }
+
+    /// Nothing to send: a watch may have to end now.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Some(flight) = self.flight.as_ref().filter(|_| self.is_watch) else { return Poll::Pending };
+        let end = self.end.get_or_insert_with(|| flight.worker.wake_to_end(cx.waker().clone()));
+        if !end.is_over(cx.waker()) {
+            return Poll::Pending;
+        }
+        self.body = Body::empty();
+        Poll::Ready(None)
+    }
+
+    /// Ties the request's flight to the body.
+    pub(crate) fn fly(&mut self, flight: Flight) {
+        self.flight = Some(flight);
+    }
+}
+
+impl http_body::Body for Reply {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = &mut *self;
+        this.stall = None;
+        let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) else { return this.poll_end(cx) };
+        if !matches!(frame, Some(Ok(_))) || http_body::Body::is_end_stream(&this.body) {
+            this.permit = None;
+        } else if let Some(flight) = &this.flight {
+            let after = flight.worker.core.limits.stall_timeout;
+            this.stall = Some(flight.worker.kill_after(after, flight.peer.link.clone()));
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A request between its arrival and the end of its answer. What goes up here comes down in `drop`, nowhere else.
+pub(crate) struct Flight {
+    worker: Arc<Worker>,
+    peer: Arc<Peer>,
+    pub(crate) arrived_ns: u64,
+}
+
+impl Flight {
+    pub(crate) fn new(worker: Arc<Worker>, peer: Arc<Peer>, arrived_ns: u64) -> Self {
+        worker.in_flight.fetch_add(1, Relaxed);
+        peer.link.requests.fetch_add(1, Relaxed);
+        peer.link.head_since.store(0, Relaxed);
+        Self { worker, peer, arrived_ns }
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.worker.in_flight.fetch_sub(1, Relaxed);
+        self.peer.link.requests.fetch_sub(1, Relaxed);
+        self.peer.link.seen.store(self.worker.tick(), Relaxed);
+        let core = &self.worker.core;
+        core.metrics.total.record(Metrics::seconds(self.arrived_ns, core.clock.now_ns()));
+    }
+}

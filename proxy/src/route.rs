@@ -1,0 +1,159 @@
+//! Where a request goes: one parse of its path decides both its level and its target.
+
+use std::time::Duration;
+
+use apiserver_api::{
+    ClusterName, Reason, Status, UserInfo,
+    url::{self, Target, UrlErrorKind},
+    user::GROUP_MASTERS,
+};
+use http::{HeaderValue, StatusCode, Uri, uri::PathAndQuery};
+use tokio::time::timeout;
+
+use crate::{core::Core, door::custom, index::Lookup, refusal::temporary};
+
+/// The target of one request.
+#[derive(Debug)]
+pub(crate) struct Route {
+    /// Number of the shard.
+    pub(crate) shard: usize,
+    /// The workspace it is charged to; `None` is the platform.
+    pub(crate) workspace: Option<ClusterName>,
+    /// Path and query for the shard.
+    pub(crate) uri: Uri,
+    /// `/clusters/<as the client wrote it>`.
+    pub(crate) prefix: Option<HeaderValue>,
+    /// Where in the client's path the Kubernetes part begins.
+    pub(crate) rest_at: usize,
+}
+
+/// Finds the target of `uri`, waiting a moment for the index if it does not know the workspace.
+///
+/// # Errors
+/// 400 for a path that could be read in two ways, 404 for a second cluster prefix, 403 for a workspace that nobody
+/// knows or that has no valid name, 503 while that is not certain and for one that is not available.
+pub(crate) async fn resolve(core: &Core, uri: &Uri, method: &str, user: &UserInfo) -> Result<Route, Status> {
+    let path = uri.path();
+    let target = match url::split(path) {
+        Ok(target) => target,
+        // Hides which workspaces exist: an invalid name gets the same answer as an unknown one.
+        Err(error) if error.kind == UrlErrorKind::BadCluster => return Err(forbidden(user, method, path)),
+        Err(error) => return Err(error.into()),
+    };
+    match target {
+        Target::Cluster { path: cluster, rest } => {
+            let found = match core.index.lookup(&cluster) {
+                Lookup::Unknown { .. } => wait(core, &cluster).await,
+                other => other,
+            };
+            match found {
+                Lookup::Found { name, shard } => workspace(core, uri, rest, name, shard),
+                Lookup::Mount { .. } => Err(custom(StatusCode::NOT_IMPLEMENTED, "mounted workspaces are not served")),
+                Lookup::Unavailable => Err(temporary(StatusCode::SERVICE_UNAVAILABLE, "Not available.", 1)),
+                Lookup::Unknown { certain } => unknown(core, uri, &cluster, rest, method, user, certain),
+            }
+        }
+        Target::Wildcard { rest } if core.shards.len() == 1 => Ok(platform(core, uri, rest)),
+        Target::Wildcard { .. } => Err(forbidden(user, method, path)),
+        Target::Cache { rest } | Target::VirtualWorkspace { rest } => Ok(platform(core, uri, rest)),
+        Target::None { rest } => {
+            let mut route = platform(core, uri, rest);
+            // An empty cluster prefix is none at all; the shard need not know of it.
+            if route.rest_at != 0 {
+                let query = uri.query().map(|q| format!("?{q}")).unwrap_or_default();
+                route.uri = parse(format!("{rest}{query}"))?;
+            }
+            Ok(route)
+        }
+    }
+}
+
+fn workspace(core: &Core, uri: &Uri, rest: &str, name: ClusterName, shard: usize) -> Result<Route, Status> {
+    let path = uri.path();
+    // `/clusters/x` has the rest `/`, which is not a part of it.
+    let rest = if path.ends_with(rest) { rest } else { "" };
+    let rest_at = path.len() - rest.len();
+    let prefix = path.get(..rest_at).unwrap_or(path);
+    let target = match prefix.strip_prefix("/clusters/") {
+        Some(written) if written != name.as_str() && !core.index.is_static() => {
+            let query = uri.query().map(|q| format!("?{q}")).unwrap_or_default();
+            parse(format!("/clusters/{name}{rest}{query}"))?
+        }
+        _ => origin_form(uri),
+    };
+    let prefix = HeaderValue::from_str(prefix).ok();
+    let workspace = (!name.is_system()).then_some(name);
+    Ok(Route { shard, workspace, uri: target, prefix, rest_at })
+}
+
+fn platform(core: &Core, uri: &Uri, rest: &str) -> Route {
+    let rest_at = uri.path().len().saturating_sub(rest.len());
+    Route { shard: core.platform, workspace: None, uri: origin_form(uri), prefix: None, rest_at }
+}
+
+fn origin_form(uri: &Uri) -> Uri {
+    match (uri.authority(), uri.path_and_query()) {
+        (Some(_), Some(path)) => Uri::from(path.clone()),
+        _ => uri.clone(),
+    }
+}
+
+fn parse(text: String) -> Result<Uri, Status> {
+    PathAndQuery::try_from(text)
+        .map(Uri::from)
+        .map_err(|_| Status::new(Reason::BadRequest, "the path or query has characters that have no place in a URL"))
+}
+
+/// Gives the index a moment: a workspace may have been created just now.
+async fn wait(core: &Core, cluster: &str) -> Lookup {
+    let mut moves = core.index.moves();
+    let found = async {
+        loop {
+            let lookup = core.index.lookup(cluster);
+            if !matches!(lookup, Lookup::Unknown { .. }) || moves.changed().await.is_err() {
+                return lookup;
+            }
+        }
+    };
+    match wait_limit(core) {
+        Some(limit) => timeout(limit, found).await.unwrap_or_else(|_| core.index.lookup(cluster)),
+        None => core.index.lookup(cluster),
+    }
+}
+
+fn wait_limit(core: &Core) -> Option<Duration> {
+    (!core.limits.lookup_wait.is_zero()).then_some(core.limits.lookup_wait)
+}
+
+fn unknown(
+    core: &Core,
+    uri: &Uri,
+    cluster: &str,
+    rest: &str,
+    method: &str,
+    user: &UserInfo,
+    certain: bool,
+) -> Result<Route, Status> {
+    // System clusters belong to a shard and are in no index; with one shard there is no doubt which.
+    if cluster.starts_with("system:") && core.shards.len() == 1 && user.in_group(GROUP_MASTERS) {
+        return Ok(platform(core, uri, rest));
+    }
+    match certain {
+        true => Err(forbidden(user, method, uri.path())),
+        false => Err(temporary(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "not all shards have told which workspaces they hold; please try again",
+            1,
+        )),
+    }
+}
+
+/// kcp's answer for a workspace that is unknown or not to be known of (kcp.md 1.8).
+fn forbidden(user: &UserInfo, method: &str, path: &str) -> Status {
+    let verb = method.to_ascii_lowercase();
+    let name = &user.name;
+    Status::new(
+        Reason::Forbidden,
+        format!("forbidden: User {name:?} cannot {verb} path {path:?}: workspace access not permitted"),
+    )
+}

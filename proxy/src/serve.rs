@@ -1,0 +1,139 @@
+//! The one service of the request path: every step of a request, in order.
+//!
+//! # Cancellation
+//! hyper drops the future when the client goes away. With it go the request's place in a queue, its seats and its
+//! work at the shard.
+
+use std::{
+    convert::Infallible,
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc,
+        atomic::Ordering::{Acquire, Relaxed},
+    },
+};
+
+use apiserver_api::{Reason, Status};
+use fairness::Clock;
+use futures_util::FutureExt;
+use http::{Method, Request, Response, StatusCode, Version, header::UPGRADE};
+use hyper::body::Incoming;
+
+use crate::{
+    Body,
+    admission::{self, Kind},
+    connection::Peer,
+    door, forward, identity,
+    refusal::{answer, answer_and_close, rejected, temporary, text},
+    reply::{Flight, Reply},
+    route,
+    worker::Worker,
+};
+
+/// Serves one request of the connection `peer`.
+pub(crate) async fn serve(
+    worker: Arc<Worker>,
+    peer: Arc<Peer>,
+    request: Request<Incoming>,
+) -> Result<Response<Reply>, Infallible> {
+    let flight = Flight::new(worker.clone(), peer.clone(), worker.core.clock.now_ns());
+    let version = request.version();
+    let steps = AssertUnwindSafe(steps(&worker, &peer, flight.arrived_ns, request)).catch_unwind();
+    let mut response = match steps.await {
+        Ok(response) => response,
+        Err(_) => {
+            worker.core.metrics.panics.increment(1);
+            tracing::error!("a request's handler panicked");
+            answer(&Status::new(Reason::InternalError, "the gateway failed on this request")).map(Reply::plain)
+        }
+    };
+    worker.core.metrics.answered(response.status());
+    if version == Version::HTTP_11 && worker.core.draining.load(Relaxed) {
+        response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
+    }
+    response.body_mut().fly(flight);
+    Ok(response)
+}
+
+async fn steps(worker: &Arc<Worker>, peer: &Peer, arrived_ns: u64, request: Request<Incoming>) -> Response<Reply> {
+    let core = &*worker.core;
+    let (mut parts, body) = request.into_parts();
+    let refuse = |status: &Status, reason: &'static str| {
+        core.metrics.refused(reason);
+        answer(status).map(Reply::plain)
+    };
+    if peer.ambiguous.load(Acquire) {
+        core.metrics.refused("framing");
+        let status = Status::new(Reason::BadRequest, "Content-Length beside Transfer-Encoding");
+        return answer_and_close(&status).map(Reply::plain);
+    }
+    if let Err(status) = door::check(&parts, core.limits.header_bytes) {
+        core.metrics.refused("head");
+        let close = parts.version != Version::HTTP_2;
+        return if close { answer_and_close(&status) } else { answer(&status) }.map(Reply::plain);
+    }
+    if let Some(response) = health(worker, &parts.method, parts.uri.path()) {
+        return response.map(Reply::plain);
+    }
+    let caller =
+        match identity::identify(peer.identity.as_ref(), core.anonymous.as_ref(), &parts.headers, &core.drop_groups) {
+            Ok(caller) => caller,
+            Err(status) => return refuse(&status, "identity"),
+        };
+    let user = &caller.identity.user;
+    let route = match route::resolve(core, &parts.uri, parts.method.as_str(), user).await {
+        Ok(route) => route,
+        Err(status) => return refuse(&status, "workspace"),
+    };
+    if parts.headers.contains_key(UPGRADE) && !is_h2c_offer(&parts.headers) {
+        let status = door::custom(StatusCode::NOT_IMPLEMENTED, "protocol upgrades are not served by this release");
+        return refuse(&status, "upgrade");
+    }
+    let path = parts.uri.path().get(route.rest_at..).filter(|p| !p.is_empty()).unwrap_or("/");
+    let workspace = route.workspace.as_ref();
+    let query = parts.uri.query().unwrap_or_default();
+    let plan = match admission::plan(core, workspace, user, parts.method.as_str(), path, query) {
+        Ok(plan) => plan,
+        Err(status) => return refuse(&status, "request"),
+    };
+    if core.shards.get(route.shard).is_some_and(|s| s.shard.is_open_circuit(core.clock.now_ns())) {
+        let status = temporary(StatusCode::SERVICE_UNAVAILABLE, "the shard does not accept connections", 1);
+        return refuse(&status, "circuit-open");
+    }
+    let permit = match admission::admit(core, route.shard, workspace, &plan, arrived_ns).await {
+        Ok(permit) => permit,
+        Err(rejection) => return rejected(&rejection, &parts.headers).map(Reply::plain),
+    };
+    forward::prepare(worker, &mut parts, &route, &caller, peer);
+    let limit = (plan.kind == Kind::Plain)
+        .then(|| plan.timeout.map_or(core.limits.request_timeout, |t| t.min(core.limits.request_timeout)));
+    match forward::send(worker, &route, limit, parts, Body::from(body)).await {
+        Ok(response) => {
+            // A watch has been initialised, as far as a gateway can see, when its head arrives.
+            let permit = permit.filter(|_| plan.kind == Kind::Plain);
+            let is_watch = plan.kind == Kind::Watch;
+            response.map(|body| Reply::new(body, permit, is_watch))
+        }
+        Err(status) => answer(&status).map(Reply::plain),
+    }
+}
+
+/// An offer of HTTP/2 in plain text may be ignored (RFC 9110 section 7.8).
+fn is_h2c_offer(headers: &http::HeaderMap) -> bool {
+    headers.get_all(UPGRADE).iter().all(|v| v.as_bytes().eq_ignore_ascii_case(b"h2c"))
+}
+
+/// The gateway's own probes: open to everybody and outside every level (FA-11).
+fn health(worker: &Worker, method: &Method, path: &str) -> Option<Response<Body>> {
+    let first = path.strip_prefix('/')?.split('/').next()?;
+    if !matches!(first, "livez" | "readyz" | "healthz") {
+        return None;
+    }
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        return Some(answer(&Status::new(Reason::MethodNotAllowed, "probes answer GET and HEAD")));
+    }
+    Some(match first == "readyz" && !worker.core.is_ready() {
+        true => text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+        false => text(StatusCode::OK, "ok"),
+    })
+}
