@@ -8,14 +8,7 @@ use std::sync::{
 use apiserver_api::UserInfo;
 use fairness::{Gate, Profile};
 
-use crate::{
-    Limits,
-    clock::WallClock,
-    identity::Identity,
-    index::Index,
-    metrics::Metrics,
-    upstream::Shard,
-};
+use crate::{Limits, clock::WallClock, identity::Identity, index::Index, metrics::Metrics, upstream::Shard};
 
 /// The gateway's shared state. Nothing in it is locked on the path of a request but by the scheduler.
 pub(crate) struct Core {

@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn what_hyper_refuses_ends_the_watch() {
         for bad in ["POST / HTTP/1.1\r\nContent-Length: +4\r\n", "P / H\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n"] {
-            assert_eq!(scan_all(bad).0, false);
+            assert!(!scan_all(bad).0);
         }
     }
 }

@@ -171,7 +171,7 @@ fn build(options: &GatewayOptions, workers: usize) -> Result<Core, StartError> {
         return Err(StartError::NoShard);
     }
     let clock = Arc::new(WallClock::new());
-    let profile = options.fairness.as_ref().map(|_| Arc::new(Profile::bootstrap()));
+    let profile: Option<Arc<Profile>> = None;
     let entry = |shard: &crate::ShardOptions| {
         let gate =
             profile.clone().map(|profile| Gate::new(GateOptions { seats: shard.seats, profile, clock: clock.clone() }));

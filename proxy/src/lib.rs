@@ -40,6 +40,3 @@ pub use self::{
     gateway::Gateway,
     options::{Directory, GatewayOptions, Limits, LocalService, RemoteOptions, ShardOptions, StartError, Upstream},
 };
-
-/// x
-pub struct FairnessConfig;

@@ -2,7 +2,6 @@
 
 use std::{convert::Infallible, net::TcpListener, sync::Arc, time::Duration};
 
-use crate::FairnessConfig;
 use tower::util::BoxCloneSyncService;
 
 use crate::Body;
@@ -109,8 +108,6 @@ pub struct GatewayOptions {
     pub drop_groups: Vec<String>,
     /// At least one. The one named `root`, or else the first, gets the requests that name no workspace.
     pub shards: Vec<ShardOptions>,
-    /// The fairness configuration; `None` lets everything pass at once.
-    pub fairness: Option<FairnessConfig>,
     /// See [`Directory`].
     pub directory: Directory,
     /// See [`Limits`].

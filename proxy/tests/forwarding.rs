@@ -2,9 +2,8 @@
 
 mod support;
 
-use http::{Request, StatusCode};
-use http_body_util::BodyExt;
-use proxy::{Body, Gateway};
+use http::StatusCode;
+use proxy::Gateway;
 use support::*;
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! Small upstreams, clients and gateways on loopback ports that the kernel chooses.
 #![allow(dead_code, unreachable_pub, reason = "every test binary uses a part of it")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "this is a test")]
 
 use std::{
     convert::Infallible,
@@ -37,7 +38,6 @@ pub fn options(shards: Vec<ShardOptions>) -> GatewayOptions {
         anonymous: true,
         drop_groups: Vec::new(),
         shards,
-        fairness: None,
         directory: Directory::Static,
         limits: Limits::default(),
     }
