@@ -4,9 +4,12 @@
 pub mod age;
 pub mod builtin;
 pub mod continue_token;
+pub mod decode;
 pub mod meta;
+pub mod negotiate;
 pub mod object;
 pub mod options;
+pub mod protobuf;
 pub mod resource;
 pub mod schema;
 pub mod selector;

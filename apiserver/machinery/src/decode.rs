@@ -1,0 +1,177 @@
+//! From the body of a request to an object: JSON, YAML or protobuf; unknown and duplicate fields found; types
+//! checked; unknown fields and empty values dropped, so that equal objects are equal bytes (api-server.md 2.3,
+//! 2.8).
+
+mod conform;
+mod fields;
+
+use apiserver_api::Status;
+use serde_json::Value;
+
+pub use self::fields::FINDINGS_MAX;
+use crate::{
+    negotiate::BodyFormat, object, options::FieldValidation, protobuf, resource::Resource, schema::meta::DELETE_OPTIONS,
+};
+
+/// A decoded body.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decoded {
+    /// The object. Its kind and apiVersion are those of the resource.
+    pub object: Value,
+    /// What strict validation complains about, for example `unknown field "spec.bogus"`, in the order of the
+    /// body; at most [`FINDINGS_MAX`].
+    pub findings: Vec<String>,
+}
+
+impl Decoded {
+    /// Applies the client's choice: the object and the texts of the warnings that are due.
+    ///
+    /// # Errors
+    /// 400 that names all findings when the choice is Strict and there are any.
+    pub fn validated(self, resource: &Resource, choice: FieldValidation) -> Result<(Value, Vec<String>), Status> {
+        match choice {
+            FieldValidation::Strict if !self.findings.is_empty() => {
+                Err(cannot_handle(resource, &format!("strict decoding error: {}", self.findings.join(", "))))
+            }
+            FieldValidation::Warn => Ok((self.object, self.findings)),
+            _ => Ok((self.object, vec![])),
+        }
+    }
+}
+
+/// Decodes the body of a create or update of `resource`.
+///
+/// # Errors
+/// 400: not of the format, of another kind or version, or with a value of a wrong type.
+pub fn body(resource: &Resource, format: BodyFormat, bytes: &[u8]) -> Result<Decoded, Status> {
+    let (mut object, findings) = match format {
+        BodyFormat::Protobuf => {
+            let envelope = protobuf::open(bytes).map_err(|e| unrecognized(resource, &e.to_string(), bytes))?;
+            check_kind(resource, &envelope.kind, &envelope.api_version)?;
+            let object = protobuf::decode(resource.schema, envelope.raw)
+                .map_err(|e| unrecognized(resource, &e.to_string(), bytes))?;
+            (object, vec![])
+        }
+        _ => text_body(resource, format, bytes)?,
+    };
+    check_kind(resource, object::text(&object, &["kind"]), object::text(&object, &["apiVersion"]))?;
+    conform::conform(resource.schema, &mut object).map_err(|e| cannot_handle(resource, &e.to_string()))?;
+    object::set(&mut object, "kind", resource.kind);
+    object::set(&mut object, "apiVersion", resource.api_version());
+    object::metadata_mut(&mut object);
+    Ok(Decoded { object, findings })
+}
+
+fn text_body(resource: &Resource, format: BodyFormat, bytes: &[u8]) -> Result<(Value, Vec<String>), Status> {
+    let parsed = if format == BodyFormat::Yaml {
+        yaml(bytes).map(|value| fields::from_value(resource.schema, value)).map_err(|e| format!("yaml: {e}"))
+    } else {
+        fields::from_json(resource.schema, bytes).map_err(|e| format!("json parse error: {e}"))
+    };
+    let (object, findings) =
+        parsed.map_err(|e| unrecognized(resource, &format!("couldn't get version/kind; {e}"), bytes))?;
+    if !object.is_object() {
+        let found = conform::type_name(&object);
+        let why = format!("couldn't get version/kind; json parse error: want an object, found {found}");
+        return Err(unrecognized(resource, &why, bytes));
+    }
+    Ok((object, findings))
+}
+
+/// Decodes the result of a patch: the object, and what strict validation complains about.
+///
+/// # Errors
+/// 422: a value is of a wrong type.
+pub fn patched(resource: &Resource, value: Value) -> Result<Decoded, Status> {
+    let (mut object, findings) = fields::from_value(resource.schema, value);
+    conform::conform(resource.schema, &mut object).map_err(|e| patch_invalid(&e.path, &e.to_string()))?;
+    object::metadata_mut(&mut object);
+    Ok(Decoded { object, findings })
+}
+
+/// The 422 for a patch whose result is wrong; upstream names the whole object, we the field.
+pub fn patch_invalid(field: &str, why: &str) -> Status {
+    let error = apiserver_api::field::Error::invalid(&apiserver_api::field::Path::new("patch"), field, why);
+    Status::invalid("", "", "", &[error])
+}
+
+/// Decodes a body of DeleteOptions; `None` when it is empty.
+///
+/// # Errors
+/// 400 when it is of another kind or cannot be read.
+pub fn delete_options(format: BodyFormat, bytes: &[u8]) -> Result<Option<Value>, Status> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let wrong = |why: String| Status::bad_request(format!("the body is not DeleteOptions: {why}"));
+    let mut object = match format {
+        BodyFormat::Protobuf => {
+            let envelope = protobuf::open(bytes).map_err(|e| wrong(e.to_string()))?;
+            if !["", DELETE_OPTIONS.name].contains(&&*envelope.kind) {
+                return Err(wrong(format!("it is {}", envelope.kind)));
+            }
+            protobuf::decode(&DELETE_OPTIONS, envelope.raw).map_err(|e| wrong(e.to_string()))?
+        }
+        BodyFormat::Yaml => fields::from_value(&DELETE_OPTIONS, yaml(bytes).map_err(wrong)?).0,
+        BodyFormat::Json => fields::from_json(&DELETE_OPTIONS, bytes).map_err(|e| wrong(e.to_string()))?.0,
+    };
+    if !object.is_object() {
+        return Err(wrong(format!("want an object, found {}", conform::type_name(&object))));
+    }
+    let kind = object::text(&object, &["kind"]);
+    if !["", DELETE_OPTIONS.name].contains(&kind) {
+        return Err(wrong(format!("it is {kind}")));
+    }
+    conform::conform(&DELETE_OPTIONS, &mut object).map_err(|e| wrong(e.to_string()))?;
+    Ok(Some(object))
+}
+
+fn yaml(bytes: &[u8]) -> Result<Value, String> {
+    serde_yaml::from_slice(bytes).map_err(|e| e.without_snippet().to_string())
+}
+
+/// Both may be left out: then they are the URL's.
+fn check_kind(resource: &Resource, kind: &str, api_version: &str) -> Result<(), Status> {
+    let want = resource.api_version();
+    if !kind.is_empty() && kind != resource.kind {
+        let version = if api_version.is_empty() { &want } else { api_version };
+        return Err(Status::bad_request(format!(
+            "{kind} in version \"{version}\" cannot be handled as a {}: the URL is that of {}",
+            resource.kind,
+            resource.qualified()
+        )));
+    }
+    if !api_version.is_empty() && api_version != want {
+        return Err(Status::bad_request(format!(
+            "the API version in the data ({api_version}) does not match the expected API version ({want})"
+        )));
+    }
+    Ok(())
+}
+
+fn cannot_handle(resource: &Resource, why: &str) -> Status {
+    let (kind, version) = (resource.kind, resource.api_version());
+    Status::bad_request(format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {why}"))
+}
+
+fn unrecognized(resource: &Resource, why: &str, bytes: &[u8]) -> Status {
+    let kind = resource.kind;
+    Status::bad_request(format!(
+        "the object provided is unrecognized (must be of type {kind}): {why} ({})",
+        beginning(bytes)
+    ))
+}
+
+/// The first bytes of a body: text when it begins like JSON, hexadecimal otherwise.
+fn beginning(bytes: &[u8]) -> String {
+    const SHOWN: usize = 30;
+    let (head, more) = (bytes.get(..SHOWN).unwrap_or(bytes), if bytes.len() > SHOWN { " ..." } else { "" });
+    match bytes.first() {
+        None => "<empty>".into(),
+        Some(b'{') => format!("{}{more}", String::from_utf8_lossy(head)),
+        Some(_) => format!("{}{more}", head.iter().map(|b| format!("{b:02x}")).collect::<String>()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

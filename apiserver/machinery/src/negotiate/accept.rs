@@ -1,0 +1,280 @@
+//! The header Accept: clauses by quality, then by position; the order of a clause's parameters does not
+//! matter.
+
+use apiserver_api::{Reason, Status, status::Details};
+
+use super::{JSON, PROTOBUF, YAML};
+
+/// How objects are answered. All of them are sent as `application/json`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerForm {
+    /// As they are.
+    Object,
+    /// As a Table of `meta.k8s.io/<version>`.
+    Table(&'static str),
+    /// Their metadata only, as PartialObjectMetadata or its list of `meta.k8s.io/<version>`.
+    Partial(&'static str),
+}
+
+/// How `/api` and `/apis` are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiscoveryForm {
+    /// `APIVersions`, `APIGroupList`.
+    Legacy,
+    /// `APIGroupDiscoveryList` of `v2` or `v2beta1`.
+    Aggregated(&'static str),
+}
+
+/// Most clauses that are looked at; clients send three.
+const CLAUSES_MAX: usize = 64;
+
+/// One clause of an Accept header.
+#[derive(Debug, Default)]
+struct Clause<'a> {
+    media_type: String,
+    /// In thousandths.
+    quality: u32,
+    g: &'a str,
+    v: &'a str,
+    kind: &'a str,
+    stream: &'a str,
+}
+
+impl<'a> Clause<'a> {
+    fn parse(text: &'a str) -> Self {
+        let mut parts = text.split(';').map(str::trim);
+        let media_type = parts.next().unwrap_or_default().to_ascii_lowercase();
+        let mut clause = Self { media_type, quality: 1000, ..Self::default() };
+        for (name, value) in parts.filter_map(|p| p.split_once('=')) {
+            let value = value.trim().trim_matches('"');
+            match name.trim() {
+                "q" => clause.quality = quality(value),
+                "g" => clause.g = value,
+                "v" => clause.v = value,
+                "as" => clause.kind = value,
+                "stream" => clause.stream = value,
+                _ => {}
+            }
+        }
+        clause
+    }
+
+    fn is_json(&self) -> bool {
+        matches!(&*self.media_type, JSON | "application/*" | "*/*")
+    }
+}
+
+fn quality(text: &str) -> u32 {
+    let mut digits = text.bytes().filter(|b| *b != b'.').chain(std::iter::repeat(b'0'));
+    let value = digits.by_ref().take(4).fold(0, |n, b| n * 10 + u32::from(b.wrapping_sub(b'0').min(9)));
+    value.min(1000)
+}
+
+/// The clauses, best first; those of quality 0 are refusals. No header: anything.
+fn clauses(accept: Option<&str>) -> Vec<Clause<'_>> {
+    let text = accept.filter(|a| !a.trim().is_empty()).unwrap_or("*/*");
+    let mut clauses: Vec<_> = text.split(',').take(CLAUSES_MAX).map(Clause::parse).collect();
+    clauses.retain(|c| c.quality > 0);
+    clauses.sort_by_key(|c| std::cmp::Reverse(c.quality));
+    clauses
+}
+
+fn not_acceptable(accepted: &[&str]) -> Status {
+    Status::not_acceptable(accepted)
+}
+
+/// Nothing that is named is a media type that we could ever answer with.
+fn no_media_type() -> Status {
+    let message = format!("406: Not Acceptable\n\nAvailable representations: {}", [JSON, YAML, PROTOBUF].join(", "));
+    Status { details: Some(Box::new(Details::default())), ..Status::new(Reason::NotAcceptable, message) }
+}
+
+fn meta_version(v: &str) -> Option<&'static str> {
+    match v {
+        "v1" => Some("v1"),
+        "v1beta1" => Some("v1beta1"),
+        _ => None,
+    }
+}
+
+/// The form of an answer with objects; `is_list` for lists. `list_kind` names the list in the refusal.
+///
+/// # Errors
+/// 406: no clause can be served.
+pub fn object_form(accept: Option<&str>, is_list: bool, list_kind: &str) -> Result<AnswerForm, Status> {
+    let (mut refused, mut known) = (None, false);
+    for clause in clauses(accept) {
+        known |= clause.is_json() || clause.media_type == YAML || clause.media_type == PROTOBUF;
+        if !clause.is_json() || !clause.stream.is_empty() {
+            continue;
+        }
+        let of_meta = clause.g == "meta.k8s.io";
+        match (clause.kind, meta_version(clause.v)) {
+            ("", _) if clause.g.is_empty() && clause.v.is_empty() => return Ok(AnswerForm::Object),
+            ("Table", Some(version)) if of_meta => return Ok(AnswerForm::Table(version)),
+            ("PartialObjectMetadata", Some(version)) if of_meta && !is_list => {
+                return Ok(AnswerForm::Partial(version));
+            }
+            ("PartialObjectMetadataList", Some(version)) if of_meta && is_list => {
+                return Ok(AnswerForm::Partial(version));
+            }
+            (kind @ ("PartialObjectMetadata" | "PartialObjectMetadataList"), Some(_)) if of_meta => {
+                refused = refused.or_else(|| Some(wrong_form(kind, is_list, list_kind)));
+            }
+            _ => {}
+        }
+    }
+    Err(refused.unwrap_or_else(|| if known { not_acceptable(&[JSON]) } else { no_media_type() }))
+}
+
+/// One asked for the form of single objects where a list is, or the other way round.
+fn wrong_form(kind: &str, is_list: bool, list_kind: &str) -> Status {
+    let found = if is_list { format!("a list ({list_kind})") } else { "not a list".to_owned() };
+    Status::new(Reason::NotAcceptable, format!("you requested {kind}, but the requested object is {found}"))
+}
+
+/// The form of the objects in a watch.
+///
+/// # Errors
+/// 406: no clause can be served.
+pub fn watch_form(accept: Option<&str>) -> Result<AnswerForm, Status> {
+    for clause in clauses(accept) {
+        if !clause.is_json() || !matches!(clause.stream, "" | "watch") {
+            continue;
+        }
+        let of_meta = clause.g == "meta.k8s.io";
+        match (clause.kind, meta_version(clause.v)) {
+            ("", _) => return Ok(AnswerForm::Object),
+            ("Table", Some(version)) if of_meta => return Ok(AnswerForm::Table(version)),
+            ("PartialObjectMetadata", Some(version)) if of_meta => return Ok(AnswerForm::Partial(version)),
+            _ => {}
+        }
+    }
+    Err(not_acceptable(&["application/json;stream=watch"]))
+}
+
+/// The form of `/api` and `/apis`.
+///
+/// # Errors
+/// 406: no clause can be served.
+pub fn discovery_form(accept: Option<&str>) -> Result<DiscoveryForm, Status> {
+    for clause in clauses(accept).iter().filter(|c| c.is_json()) {
+        match (clause.g, clause.kind, clause.v) {
+            ("", "", "") => return Ok(DiscoveryForm::Legacy),
+            ("apidiscovery.k8s.io", "APIGroupDiscoveryList", "v2") => return Ok(DiscoveryForm::Aggregated("v2")),
+            ("apidiscovery.k8s.io", "APIGroupDiscoveryList", "v2beta1") => {
+                return Ok(DiscoveryForm::Aggregated("v2beta1"));
+            }
+            _ => {}
+        }
+    }
+    Err(not_acceptable(&[JSON]))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
+
+    #[test]
+    fn objects() {
+        for (accept, is_list, want) in [
+            (None, false, AnswerForm::Object),
+            (Some("*/*"), false, AnswerForm::Object),
+            (Some("application/vnd.kubernetes.protobuf,application/json"), false, AnswerForm::Object),
+            (Some("text/html, */*;q=0.1"), false, AnswerForm::Object),
+            (Some(TABLE), true, AnswerForm::Table("v1")),
+            (Some("application/json;as=Table;v=v1beta1;g=meta.k8s.io"), false, AnswerForm::Table("v1beta1")),
+            (Some("application/json;as=Table;v=v9;g=meta.k8s.io,application/json"), false, AnswerForm::Object),
+            (
+                Some("application/json;q=0.5,application/json;as=Table;g=meta.k8s.io;v=v1"),
+                false,
+                AnswerForm::Table("v1"),
+            ),
+            (
+                Some(
+                    "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json",
+                ),
+                false,
+                AnswerForm::Partial("v1"),
+            ),
+            (Some("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"), true, AnswerForm::Partial("v1")),
+        ] {
+            assert_eq!(object_form(accept, is_list, "ConfigMapList").unwrap(), want, "{accept:?}");
+        }
+    }
+
+    #[test]
+    fn refusals() {
+        let message = |accept, is_list| object_form(Some(accept), is_list, "*core.ConfigMapList").unwrap_err();
+        assert_eq!(
+            message("text/html", false).message,
+            "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, application/vnd.kubernetes.protobuf"
+        );
+        assert_eq!(message("application/json;as=Table;v=v2;g=meta.k8s.io", false).code, 406);
+        assert_eq!(
+            message("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1", true).message,
+            "you requested PartialObjectMetadata, but the requested object is a list (*core.ConfigMapList)"
+        );
+        assert_eq!(message("application/vnd.kubernetes.protobuf", false).code, 406);
+        assert_eq!(message("application/json;q=0", false).code, 406);
+        assert_eq!(watch_form(Some("application/yaml")).unwrap_err().code, 406);
+    }
+
+    #[test]
+    fn watches() {
+        for (accept, want) in [
+            ("application/json;stream=watch", AnswerForm::Object),
+            ("application/vnd.kubernetes.protobuf,application/json", AnswerForm::Object),
+            (TABLE, AnswerForm::Table("v1")),
+            ("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1", AnswerForm::Partial("v1")),
+        ] {
+            assert_eq!(watch_form(Some(accept)).unwrap(), want, "{accept}");
+        }
+    }
+
+    #[test]
+    fn discovery() {
+        const BOTH: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
+        for (accept, want) in [
+            (BOTH, DiscoveryForm::Aggregated("v2")),
+            (
+                "application/json;as=APIGroupDiscoveryList;v=v2beta1;g=apidiscovery.k8s.io",
+                DiscoveryForm::Aggregated("v2beta1"),
+            ),
+            ("application/json, */*", DiscoveryForm::Legacy),
+            (
+                "application/json;g=apidiscovery.k8s.io;v=v3;as=APIGroupDiscoveryList,application/json",
+                DiscoveryForm::Legacy,
+            ),
+        ] {
+            assert_eq!(discovery_form(Some(accept)).unwrap(), want, "{accept}");
+        }
+        for refused in [
+            "application/json;g=apidiscovery.k8s.io;v=v2",
+            "application/json;g=apidiscovery.k8s.io;v=v3;as=APIGroupDiscoveryList",
+            "text/html",
+        ] {
+            assert_eq!(discovery_form(Some(refused)).unwrap_err().code, 406, "{refused}");
+        }
+    }
+
+    #[test]
+    fn qualities() {
+        for (text, want) in [("1", 1000), ("0.5", 500), ("0.125", 125), ("0", 0), ("1.000", 1000), ("9", 1000)] {
+            assert_eq!(quality(text), want, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics(accept in "[a-z/*;,=q.0-9 ä]*") {
+            let _ = object_form(Some(&accept), true, "L");
+            let _ = watch_form(Some(&accept));
+            let _ = discovery_form(Some(&accept));
+        }
+    }
+}
