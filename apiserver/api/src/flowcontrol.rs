@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-pub use self::decode::DecodeError;
+pub use self::decode::{DecodeError, Version};
 
 /// The API group.
 pub const GROUP: &str = "flowcontrol.apiserver.k8s.io";
@@ -226,8 +226,9 @@ pub struct PriorityLevelConfigurationSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LimitedLevel {
-    /// Weight of this level when the seats are divided. Default 30; an explicit 0 stays 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Weight of this level when the seats are divided. Default 30; an explicit 0 stays 0. Read also under
+    /// the name that v1beta1 and v1beta2 have for it.
+    #[serde(alias = "assuredConcurrencyShares", skip_serializing_if = "Option::is_none")]
     pub nominal_concurrency_shares: Option<i32>,
     /// Per cent of its seats that others may borrow. Default 0.
     #[serde(skip_serializing_if = "Option::is_none")]

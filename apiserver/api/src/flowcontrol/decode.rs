@@ -1,6 +1,6 @@
 //! Reading objects of any served version, and defaulting.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{ExemptLevel, FlowSchema, GROUP, PRESERVE_ZERO, PriorityLevelConfiguration, Queuing};
 
@@ -24,12 +24,27 @@ pub enum DecodeError {
     Field(#[source] serde_json::Error),
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Version {
+/// A version of the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// `v1`.
     V1,
+    /// `v1beta3`.
     V1Beta3,
-    /// v1beta1 and v1beta2, which differ in nothing that matters here.
+    /// `v1beta1` and `v1beta2`, which differ in nothing that matters here.
     Older,
+}
+
+impl Version {
+    /// Reads an `apiVersion`; `None` for another group or version.
+    pub fn parse(api_version: &str) -> Option<Self> {
+        match api_version.strip_prefix(GROUP)?.strip_prefix('/')? {
+            "v1" => Some(Self::V1),
+            "v1beta3" => Some(Self::V1Beta3),
+            "v1beta2" | "v1beta1" => Some(Self::Older),
+            _ => None,
+        }
+    }
 }
 
 impl FlowSchema {
@@ -40,44 +55,33 @@ impl FlowSchema {
     pub fn from_json(value: Value) -> Result<Self, DecodeError> {
         version_of(&value, "FlowSchema")?;
         let mut schema: Self = serde_json::from_value(value).map_err(DecodeError::Field)?;
-        if schema.spec.matching_precedence == 0 {
-            schema.spec.matching_precedence = 1000;
-        }
+        schema.set_defaults();
         Ok(schema)
+    }
+
+    /// Fills in what is not given. The versions do not differ in it.
+    pub fn set_defaults(&mut self) {
+        if self.spec.matching_precedence == 0 {
+            self.spec.matching_precedence = 1000;
+        }
     }
 }
 
 impl PriorityLevelConfiguration {
-    /// Reads an object of any served version, converts it to v1 and defaults it. Beyond upstream's
-    /// defaults, an `Exempt` level gets the `exempt` block that upstream's controller insists on.
+    /// Reads an object of any served version, converts it to v1 and defaults it.
     ///
     /// # Errors
     /// See [`DecodeError`].
-    pub fn from_json(mut value: Value) -> Result<Self, DecodeError> {
-        match version_of(&value, "PriorityLevelConfiguration")? {
-            Version::V1 => {}
-            Version::V1Beta3 => {
-                let annotations = value.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut);
-                let keeps_zero = annotations.is_some_and(|a| a.remove(PRESERVE_ZERO).is_some());
-                if let Some(limited) = limited(&mut value).filter(|_| !keeps_zero) {
-                    drop_zero(limited);
-                }
-            }
-            Version::Older => {
-                if let Some(limited) = limited(&mut value) {
-                    if let Some(shares) = limited.remove("assuredConcurrencyShares") {
-                        limited.insert("nominalConcurrencyShares".into(), shares);
-                    }
-                    drop_zero(limited);
-                }
-            }
-        }
+    pub fn from_json(value: Value) -> Result<Self, DecodeError> {
+        let version = version_of(&value, "PriorityLevelConfiguration")?;
         let mut level: Self = serde_json::from_value(value).map_err(DecodeError::Field)?;
-        level.set_defaults();
+        level.set_defaults(version);
         Ok(level)
     }
 
-    fn set_defaults(&mut self) {
+    /// Turns an object as `version` has it into v1 and fills in what is not given. Beyond upstream's
+    /// defaults, an `Exempt` level gets the `exempt` block that upstream's controller insists on.
+    pub fn set_defaults(&mut self, version: Version) {
         if self.spec.kind == "Exempt" {
             self.spec.exempt.get_or_insert(ExemptLevel::default());
         }
@@ -85,8 +89,15 @@ impl PriorityLevelConfiguration {
             exempt.nominal_concurrency_shares.get_or_insert(0);
             exempt.lendable_percent.get_or_insert(0);
         }
+        // In the beta versions shares of 0 mean "not given", unless the annotation says otherwise.
+        let keeps_zero = match version {
+            Version::V1 => true,
+            Version::V1Beta3 => self.metadata.annotations.remove(PRESERVE_ZERO).is_some(),
+            Version::Older => false,
+        };
         if let Some(limited) = &mut self.spec.limited {
-            limited.nominal_concurrency_shares.get_or_insert(30);
+            let shares = limited.nominal_concurrency_shares.filter(|n| keeps_zero || *n != 0);
+            limited.nominal_concurrency_shares = Some(shares.unwrap_or(30));
             limited.lendable_percent.get_or_insert(0);
             if let Some(queuing) = &mut limited.limit_response.queuing {
                 queuing.set_defaults();
@@ -110,23 +121,7 @@ fn version_of(value: &Value, want: &'static str) -> Result<Version, DecodeError>
     if text("kind") != want {
         return Err(DecodeError::Kind { found: text("kind").to_owned(), want });
     }
-    match text("apiVersion").split_once('/') {
-        Some((GROUP, "v1")) => Ok(Version::V1),
-        Some((GROUP, "v1beta3")) => Ok(Version::V1Beta3),
-        Some((GROUP, "v1beta2" | "v1beta1")) => Ok(Version::Older),
-        _ => Err(DecodeError::Version(text("apiVersion").to_owned())),
-    }
-}
-
-fn limited(value: &mut Value) -> Option<&mut Map<String, Value>> {
-    value.pointer_mut("/spec/limited")?.as_object_mut()
-}
-
-/// In the beta versions a 0 means "not given".
-fn drop_zero(limited: &mut Map<String, Value>) {
-    if limited.get("nominalConcurrencyShares").and_then(Value::as_i64) == Some(0) {
-        limited.remove("nominalConcurrencyShares");
-    }
+    Version::parse(text("apiVersion")).ok_or_else(|| DecodeError::Version(text("apiVersion").to_owned()))
 }
 
 #[cfg(test)]
