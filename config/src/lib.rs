@@ -1,1 +1,20 @@
 //! fairgate's configuration: gateway and fairness YAML, typed, defaulted, validated.
+//!
+//! A file is read whole: YAML into a tree that knows its places, the tree into raw types, these into checked
+//! ones. Only checked types leave this crate. Every fault of a file is reported at once, with its place, its
+//! field and what would be right ([`ConfigError`]); unknown and repeated keys are faults, since a typo must
+//! not drop a limit.
+
+mod class;
+mod document;
+mod fairness;
+mod fault;
+mod gateway;
+mod read;
+
+pub use self::{
+    class::{PathPattern, RateLimit, Weight, WorkspaceClass},
+    fairness::FairnessConfig,
+    fault::{ConfigError, Fault, Position},
+    gateway::{Admin, Authentication, Fairness, GatewayConfig, Listen, ListenTls, Observers, Shard, ShardTls},
+};

@@ -1,0 +1,224 @@
+//! YAML documents as trees of values that know where they stand in the file.
+
+use std::{fmt, path::Path};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, SeqAccess, Visitor},
+};
+use serde_json::Number;
+use serde_yaml::{DuplicateKeyPolicy, Location, Spanned};
+
+use crate::fault::{ConfigError, Fault, Position};
+
+/// Longest file that is read, in bytes. A fairness file with a thousand objects has about one megabyte.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// One value.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) position: Position,
+    pub(crate) content: Content,
+}
+
+/// What a [`Node`] holds. Keys of a map keep their order, and their repetitions.
+#[derive(Clone, Debug)]
+pub(crate) enum Content {
+    Null,
+    Boolean(bool),
+    Number(Number),
+    Text(String),
+    List(Vec<Node>),
+    Map(Vec<(Key, Node)>),
+}
+
+/// A key of a map.
+#[derive(Clone, Debug)]
+pub(crate) struct Key {
+    pub(crate) position: Position,
+    pub(crate) name: String,
+}
+
+impl Content {
+    /// How messages name it.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Self::Null => "no value".to_owned(),
+            Self::Boolean(b) => format!("the boolean {b}"),
+            Self::Number(n) => format!("the number {n}"),
+            Self::Text(text) => format!("the text {text:?}"),
+            Self::List(_) => "a list".to_owned(),
+            Self::Map(_) => "a map".to_owned(),
+        }
+    }
+}
+
+impl Node {
+    /// The value of a key of this map.
+    pub(crate) fn get(&self, key: &str) -> Option<&Node> {
+        let Content::Map(entries) = &self.content else { return None };
+        entries.iter().find(|(k, _)| k.name == key).map(|(_, node)| node)
+    }
+
+    /// The text of a key of this map.
+    pub(crate) fn text(&self, key: &str) -> Option<&str> {
+        match &self.get(key)?.content {
+            Content::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Where `field` (`spec.rules[0].verbs`) stands, or the nearest value around it that is there.
+    pub(crate) fn locate(&self, field: &str) -> Position {
+        let mut node = self;
+        for name in field.split(['.', '[']) {
+            let next = match (&node.content, name.strip_suffix(']')) {
+                (Content::List(items), Some(index)) => index.parse().ok().and_then(|i: usize| items.get(i)),
+                _ => node.get(name),
+            };
+            let Some(next) = next else { break };
+            node = next;
+        }
+        node.position
+    }
+}
+
+/// Reads a file as text.
+pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
+    let fail = |message: String| ConfigError::new(path, vec![Fault { position: None, field: String::new(), message }]);
+    let size = std::fs::metadata(path).map_err(|e| fail(format!("cannot be read: {e}")))?.len();
+    if size > MAX_BYTES {
+        return Err(fail(format!("has {size} bytes; want at most {MAX_BYTES}")));
+    }
+    std::fs::read_to_string(path).map_err(|e| fail(format!("cannot be read: {e}; want UTF-8 text")))
+}
+
+/// Parses the documents of a text. Empty documents are left out.
+pub(crate) fn parse(text: &str) -> Result<Vec<Node>, Fault> {
+    let options = serde_yaml::options! {
+        strict_booleans: true,
+        with_snippet: false,
+        // The reader of the tree reports them with both places.
+        duplicate_keys: DuplicateKeyPolicy::PassThrough,
+    };
+    serde_yaml::from_multiple_with_options(text, options).map_err(|error| Fault {
+        position: error.location().map(position),
+        field: String::new(),
+        message: format!("is not YAML: {}", error.without_snippet()),
+    })
+}
+
+fn position(location: Location) -> Position {
+    Position { line: location.line(), column: location.column() }
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let spanned = Spanned::<Content>::deserialize(deserializer)?;
+        Ok(Self { position: position(spanned.referenced), content: spanned.value })
+    }
+}
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let spanned = Spanned::<String>::deserialize(deserializer)?;
+        Ok(Self { position: position(spanned.referenced), name: spanned.value })
+    }
+}
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ContentVisitor)
+    }
+}
+
+struct ContentVisitor;
+
+impl<'de> Visitor<'de> for ContentVisitor {
+    type Value = Content;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a YAML value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Content, E> {
+        Ok(Content::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Content, E> {
+        Ok(Content::Null)
+    }
+
+    fn visit_bool<E>(self, b: bool) -> Result<Content, E> {
+        Ok(Content::Boolean(b))
+    }
+
+    fn visit_i64<E>(self, n: i64) -> Result<Content, E> {
+        Ok(Content::Number(n.into()))
+    }
+
+    fn visit_u64<E>(self, n: u64) -> Result<Content, E> {
+        Ok(Content::Number(n.into()))
+    }
+
+    fn visit_f64<E>(self, n: f64) -> Result<Content, E> {
+        Ok(Number::from_f64(n).map_or_else(|| Content::Text(n.to_string()), Content::Number))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Content, E> {
+        Ok(Content::Text(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Content, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = list.next_element()? {
+            items.push(item);
+        }
+        Ok(Content::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Content, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = map.next_entry()? {
+            entries.push(entry);
+        }
+        Ok(Content::Map(entries))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_know_their_places_and_types() {
+        let text = "a: {b: [1, yes, 'true']}\nc:\n- d: null\n  e: \"64\"\n---\n---\nx: !!str 5\nx: 6\n";
+        let documents = parse(text).unwrap();
+        assert_eq!(documents.len(), 2);
+        let at = |field| documents[0].locate(field).to_string();
+        assert_eq!(
+            (at("a.b[1]"), at("c[0].e"), at("c[0].nothing.here"), at("zz")),
+            ("1:12".into(), "4:6".into(), "3:3".into(), "1:1".into())
+        );
+        let described: Vec<_> = [("a", "b"), ("c", "")]
+            .iter()
+            .map(|(a, b)| documents[0].get(a).unwrap().get(b).map(|n| n.content.describe()))
+            .collect();
+        assert_eq!(described, [Some("a list".to_owned()), None]);
+        let Content::Map(entries) = &documents[1].content else { panic!("not a map") };
+        assert_eq!(
+            entries
+                .iter()
+                .map(|(k, v)| format!("{}@{}={}", k.name, k.position, v.content.describe()))
+                .collect::<Vec<_>>(),
+            ["x@7:1=the text \"5\"", "x@8:1=the number 6"]
+        );
+    }
+
+    #[test]
+    fn broken_text_is_one_fault_with_its_place() {
+        let fault = parse("a: 1\nb: [1,\n").unwrap_err();
+        assert!(fault.position.is_some(), "{fault:?}");
+        assert!(fault.message.starts_with("is not YAML: "), "{fault:?}");
+    }
+}

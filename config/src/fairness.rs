@@ -1,0 +1,249 @@
+//! `fairness.yaml`: FlowSchemas, priority levels and workspace classes.
+
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path,
+};
+
+use apiserver_api::flowcontrol::{FlowSchema, GROUP, PriorityLevelConfiguration, Version, bootstrap};
+
+use crate::{
+    class::{self, RawClass, WorkspaceClass},
+    document::{self, Content, Node},
+    fault::{ConfigError, Fault, Faults, Position},
+    read::{self, Rules},
+};
+
+const CLASS_VERSION: &str = "fairgate.dev/v1alpha1";
+/// Objects of one file, those in lists included.
+const MAX_OBJECTS: usize = 100_000;
+
+/// The checked file. Objects are v1, defaulted, valid and in the order of the file.
+///
+/// A file without any FlowSchema and priority level gets Kubernetes' bootstrap objects; to one that has
+/// some, only the mandatory ones (`exempt`, `catch-all`) are added when they are missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FairnessConfig {
+    /// Names are unique.
+    pub flow_schemas: Vec<FlowSchema>,
+    /// Names are unique.
+    pub priority_levels: Vec<PriorityLevelConfiguration>,
+    /// Names are unique; the first that matches a workspace counts.
+    pub classes: Vec<WorkspaceClass>,
+    /// What is odd but no fault, one line each: FlowSchemas that name no known level. As upstream, these
+    /// match nothing until the level is there.
+    pub warnings: Vec<String>,
+}
+
+impl Default for FairnessConfig {
+    fn default() -> Self {
+        Self {
+            flow_schemas: bootstrap::flow_schemas(),
+            priority_levels: bootstrap::priority_levels(),
+            classes: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+}
+
+impl FairnessConfig {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        Self::parse(&document::read(path)?, path)
+    }
+
+    /// Checks a text as the content of the file at `path`, which is not read.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let documents = document::parse(text).map_err(|fault| ConfigError::new(path, vec![fault]))?;
+        let mut reader = FileReader::default();
+        for document in documents {
+            reader.document(document);
+        }
+        if reader.faults.is_empty() { Ok(reader.finish(path)) } else { Err(ConfigError::new(path, reader.faults)) }
+    }
+}
+
+/// Objects of Kubernetes: what it fills in (metadata, status) is of no concern.
+const OBJECT: Rules = Rules { null_is_absent: true, open: &["ObjectMeta", "ObjectStatus", "Condition"], later: &[] };
+const CLASS: Rules = Rules { null_is_absent: false, open: &[], later: &[] };
+
+#[derive(Default)]
+struct FileReader {
+    flow_schemas: Vec<(FlowSchema, Position)>,
+    priority_levels: Vec<PriorityLevelConfiguration>,
+    classes: Vec<WorkspaceClass>,
+    /// Kind and name of what was read, and where its name stands.
+    seen: HashMap<(&'static str, String), Position>,
+    objects: usize,
+    faults: Vec<Fault>,
+}
+
+impl FileReader {
+    fn document(&mut self, node: Node) {
+        let items = node.text("kind").is_some_and(|kind| kind.ends_with("List"));
+        match node.content {
+            Content::Map(entries) if items => {
+                let list = entries.into_iter().find(|(key, _)| key.name == "items").map(|(_, node)| node);
+                match list.map(|node| (node.position, node.content)) {
+                    Some((_, Content::List(items))) => items.into_iter().for_each(|item| self.object(item)),
+                    Some((position, content)) => {
+                        self.fault(position, "items", format!("is {}; want a list of objects", content.describe()));
+                    }
+                    None => self.fault(node.position, "items", "is missing; want a list of objects"),
+                }
+            }
+            content => self.object(Node { position: node.position, content }),
+        }
+    }
+
+    fn fault(&mut self, position: Position, field: &str, message: impl Into<String>) {
+        self.faults.push(Fault { position: Some(position), field: field.to_owned(), message: message.into() });
+    }
+
+    fn object(&mut self, mut node: Node) {
+        self.objects += 1;
+        if self.objects > MAX_OBJECTS {
+            if self.objects == MAX_OBJECTS + 1 {
+                self.fault(node.position, "", format!("has more objects than are read; want at most {MAX_OBJECTS}"));
+            }
+            return;
+        }
+        let kind = node.text("kind").unwrap_or_default().to_owned();
+        let api_version = node.text("apiVersion").unwrap_or_default().to_owned();
+        match &*kind {
+            "FlowSchema" | "PriorityLevelConfiguration" => {
+                let Some(version) = Version::parse(&api_version) else {
+                    let want = format!("want {GROUP}/v1 (or v1beta1 to v1beta3)");
+                    self.fault(node.locate("apiVersion"), "apiVersion", format!("is {api_version:?}; {want}"));
+                    return;
+                };
+                without_type(&mut node);
+                if kind == "FlowSchema" { self.flow_schema(&node) } else { self.priority_level(&node, version) }
+            }
+            "WorkspaceClass" => {
+                if api_version != CLASS_VERSION {
+                    let message = format!("is {api_version:?}; want {CLASS_VERSION}");
+                    self.fault(node.locate("apiVersion"), "apiVersion", message);
+                }
+                without_type(&mut node);
+                self.class(&node);
+            }
+            _ => {
+                let found = match node.get("kind") {
+                    None if !matches!(node.content, Content::Map(_)) => {
+                        format!("the document is {}", node.content.describe())
+                    }
+                    found => format!("is {}", found.map_or("missing".to_owned(), |n| n.content.describe())),
+                };
+                let message = format!("{found}; want FlowSchema, PriorityLevelConfiguration, WorkspaceClass or List");
+                self.fault(node.locate("kind"), "kind", message);
+            }
+        }
+    }
+
+    fn flow_schema(&mut self, node: &Node) {
+        let mut found = Vec::new();
+        let mut schema: FlowSchema = read::read(node, "", OBJECT, &mut found);
+        schema.set_defaults();
+        self.unique(node, "FlowSchema", &schema.metadata.name, &mut found);
+        self.validated(node, found, schema.validate());
+        self.flow_schemas.push((schema, node.locate("spec.priorityLevelConfiguration.name")));
+    }
+
+    fn priority_level(&mut self, node: &Node, version: Version) {
+        let mut found = Vec::new();
+        let mut level: PriorityLevelConfiguration = read::read(node, "", OBJECT, &mut found);
+        level.set_defaults(version);
+        self.unique(node, "PriorityLevelConfiguration", &level.metadata.name, &mut found);
+        let old = version == Version::Older;
+        let (wrong, right) = match old {
+            true => ("nominalConcurrencyShares", "assuredConcurrencyShares"),
+            false => ("assuredConcurrencyShares", "nominalConcurrencyShares"),
+        };
+        let limited = node.get("spec").and_then(|spec| spec.get("limited"));
+        if let Some(wrong_node) = limited.and_then(|limited| limited.get(wrong)) {
+            let message = format!("is of another apiVersion; want {right}");
+            found.push(Fault { position: Some(wrong_node.position), field: format!("spec.limited.{wrong}"), message });
+        }
+        self.validated(node, found, level.validate());
+        self.priority_levels.push(level);
+    }
+
+    fn class(&mut self, node: &Node) {
+        let mut found = Vec::new();
+        let raw: RawClass = read::read(node, "", CLASS, &mut found);
+        self.unique(node, "WorkspaceClass", &raw.metadata.name, &mut found);
+        let mut faults = Faults::new(node, found);
+        self.classes.extend(class::check(raw, &mut faults));
+        self.faults.extend(faults.into_list());
+    }
+
+    /// Adds what the reader and the validation of an object found. Where something could not be read, it
+    /// is not said to be missing as well.
+    fn validated(&mut self, node: &Node, found: Vec<Fault>, errors: Vec<apiserver_api::field::Error>) {
+        let mut faults = Faults::new(node, found);
+        for error in errors {
+            faults.add(&*error.field, error.body());
+        }
+        self.faults.extend(faults.into_list());
+    }
+
+    fn unique(&mut self, node: &Node, kind: &'static str, name: &str, found: &mut Vec<Fault>) {
+        if name.is_empty() {
+            return;
+        }
+        let position = node.locate("metadata.name");
+        if let Some(first) = self.seen.get(&(kind, name.to_owned())) {
+            let message = format!("is {name:?}, as of the {kind} at {first}; want a name of its own");
+            found.push(Fault { position: Some(position), field: "metadata.name".to_owned(), message });
+        } else {
+            self.seen.insert((kind, name.to_owned()), position);
+        }
+    }
+
+    fn finish(self, path: &Path) -> FairnessConfig {
+        let default = FairnessConfig::default();
+        if self.flow_schemas.is_empty() && self.priority_levels.is_empty() {
+            return FairnessConfig { classes: self.classes, ..default };
+        }
+        let mandatory = |name: &str| matches!(name, "exempt" | "catch-all");
+        let mut priority_levels = self.priority_levels;
+        let mut levels: HashSet<String> = priority_levels.iter().map(|l| l.metadata.name.clone()).collect();
+        for level in default.priority_levels.into_iter().filter(|l| mandatory(&l.metadata.name)) {
+            if levels.insert(level.metadata.name.clone()) {
+                priority_levels.push(level);
+            }
+        }
+        let dangling = |(schema, position): &(FlowSchema, Position)| {
+            let (name, level) = (&schema.metadata.name, &schema.spec.priority_level_configuration.name);
+            let place = format!("{}:{position}: spec.priorityLevelConfiguration.name", path.display());
+            (!levels.contains(level)).then(|| {
+                format!("{place}: FlowSchema {name:?} names the level {level:?}, which is not in the file; it matches nothing")
+            })
+        };
+        let warnings = self.flow_schemas.iter().filter_map(dangling).collect();
+        let mut flow_schemas: Vec<_> = self.flow_schemas.into_iter().map(|(schema, _)| schema).collect();
+        for schema in default.flow_schemas.into_iter().filter(|s| mandatory(&s.metadata.name)) {
+            if !flow_schemas.iter().any(|s| s.metadata.name == schema.metadata.name) {
+                flow_schemas.push(schema);
+            }
+        }
+        FairnessConfig { flow_schemas, priority_levels, classes: self.classes, warnings }
+    }
+}
+
+/// Takes away what names the type of an object: it is known by now.
+fn without_type(node: &mut Node) {
+    if let Content::Map(entries) = &mut node.content {
+        entries.retain(|(key, _)| !matches!(&*key.name, "kind" | "apiVersion"));
+    }
+}
+
+#[cfg(test)]
+mod tests;

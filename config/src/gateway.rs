@@ -1,0 +1,401 @@
+//! `gateway.yaml`: where fairgate listens, whom it trusts, which shards it stands before.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use apiserver_api::{list_options::parse_duration, names, user::DROPPED_GROUPS};
+use http::Uri;
+use serde::Deserialize;
+
+use crate::{
+    document,
+    fault::{ConfigError, Fault, Faults},
+    read::{self, Rules},
+};
+
+const API_VERSION: &str = "fairgate.dev/v1alpha1";
+const KIND: &str = "GatewayConfiguration";
+const DEFAULT_ADMIN: &str = "127.0.0.1:9443";
+const MAX_WORKERS: u64 = 4096;
+/// More seats than any API server has use for; keeps sums of seats far from overflow.
+const MAX_SEATS: u32 = 1_000_000;
+const MAX_SHARDS: usize = 10_000;
+
+/// The checked file. File names are absolute, or relative to the working directory if the path of the
+/// configuration file is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GatewayConfig {
+    /// Threads; 0 stands for one per core.
+    pub workers: usize,
+    /// The front door.
+    pub listen: Listen,
+    /// Metrics, health and debug endpoints, on a listener of their own.
+    pub admin: Admin,
+    /// Who is let in, and as whom.
+    pub authentication: Authentication,
+    /// At least one; names are unique.
+    pub shards: Vec<Shard>,
+    /// Fair admission.
+    pub fairness: Fairness,
+    /// Counting of objects.
+    pub observers: Observers,
+}
+
+/// See [`GatewayConfig::listen`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// Port 0 lets the kernel choose.
+    pub address: SocketAddr,
+    /// `None`: plain HTTP.
+    pub tls: Option<ListenTls>,
+}
+
+/// TLS towards clients. All files are PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenTls {
+    /// Certificate chain, leaf first.
+    pub certificate_file: PathBuf,
+    /// Its private key.
+    pub key_file: PathBuf,
+    /// Authorities whose client certificates are believed; `None`: none are asked for.
+    pub client_ca_file: Option<PathBuf>,
+}
+
+/// See [`GatewayConfig::admin`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admin {
+    /// Default 127.0.0.1:9443.
+    pub address: SocketAddr,
+}
+
+/// See [`GatewayConfig::authentication`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Authentication {
+    /// Whether requests without credentials pass as `system:anonymous`. Default false: they get 401.
+    pub anonymous: bool,
+    /// Groups taken from everybody; a trailing `*` stands for any ending. Default [`DROPPED_GROUPS`].
+    pub drop_groups: Vec<String>,
+}
+
+/// One API server behind the door.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// Its name, as kcp's Shard object has it.
+    pub name: String,
+    /// Scheme (http or https), host and port; no path.
+    pub url: Uri,
+    /// Its concurrency, from 1.
+    pub seats: u32,
+    /// `None`: for https the roots of the system, and no client certificate.
+    pub tls: Option<ShardTls>,
+}
+
+/// TLS towards a shard. All files are PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardTls {
+    /// Authorities that sign the shard's certificate; `None`: the roots of the system.
+    pub ca_file: Option<PathBuf>,
+    /// Certificate and key that the door shows, so that the shard believes its identity headers.
+    pub client_certificate: Option<(PathBuf, PathBuf)>,
+}
+
+/// See [`GatewayConfig::fairness`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fairness {
+    /// Default true. False: requests are forwarded at once.
+    pub enabled: bool,
+    /// `None`: the bootstrap objects of Kubernetes, all workspaces alike.
+    pub file: Option<PathBuf>,
+}
+
+/// See [`GatewayConfig::observers`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observers {
+    /// How often counts are compared with the shard. Default 5 minutes, at least 1 second.
+    pub resync_interval: Duration,
+}
+
+impl GatewayConfig {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        Self::parse(&document::read(path)?, path)
+    }
+
+    /// Checks a text as the content of the file at `path`, which is not read.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let fail = |faults| ConfigError::new(path, faults);
+        let whole = |message: &str| vec![Fault { position: None, field: String::new(), message: message.to_owned() }];
+        let documents = document::parse(text).map_err(|fault| fail(vec![fault]))?;
+        let [node] = documents.as_slice() else {
+            let message = format!("has {} documents; want one {KIND}", documents.len());
+            return Err(fail(whole(&message)));
+        };
+        let mut found = Vec::new();
+        let raw: Raw = read::read(node, "", RULES, &mut found);
+        let mut faults = Faults::new(node, found);
+        let checked = Checker { faults: &mut faults, directory: path.parent().unwrap_or(Path::new("")) }.config(raw);
+        match (checked, faults.into_list()) {
+            (Some(config), faults) if faults.is_empty() => Ok(config),
+            (_, faults) => Err(fail(faults)),
+        }
+    }
+}
+
+const RULES: Rules = Rules {
+    null_is_absent: false,
+    open: &[],
+    later: &[
+        ("RawAuthentication", "clientCertificates"),
+        ("RawAuthentication", "tokenFile"),
+        ("RawAuthentication", "oidc"),
+        ("RawAuthentication", "tokenReview"),
+        ("RawAuthentication", "requestHeader"),
+    ],
+};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Raw {
+    api_version: String,
+    kind: String,
+    workers: u64,
+    listen: RawListen,
+    admin: RawAdmin,
+    authentication: RawAuthentication,
+    shards: Vec<RawShard>,
+    fairness: RawFairness,
+    observers: RawObservers,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RawListen {
+    address: String,
+    tls: Option<RawListenTls>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RawListenTls {
+    certificate_file: String,
+    key_file: String,
+    #[serde(rename = "clientCAFile")]
+    client_ca_file: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RawAdmin {
+    address: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RawAuthentication {
+    anonymous: bool,
+    drop_groups: Option<Vec<String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RawShard {
+    name: String,
+    url: String,
+    seats: u32,
+    tls: Option<RawShardTls>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RawShardTls {
+    ca_file: Option<String>,
+    client_certificate_file: Option<String>,
+    client_key_file: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RawFairness {
+    enabled: Option<bool>,
+    file: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RawObservers {
+    resync_interval: Option<String>,
+}
+
+/// Turns raw values into checked ones. `None` stands for a value whose fault is recorded.
+struct Checker<'a, 'n> {
+    faults: &'a mut Faults<'n>,
+    directory: &'a Path,
+}
+
+impl Checker<'_, '_> {
+    fn config(&mut self, raw: Raw) -> Option<GatewayConfig> {
+        for (field, found, want) in [("apiVersion", raw.api_version, API_VERSION), ("kind", raw.kind, KIND)] {
+            if found != want {
+                self.faults.add(field, format!("is {found:?}; want {want}"));
+            }
+        }
+        if raw.workers > MAX_WORKERS {
+            self.faults.add("workers", format!("is {}; want 0 (one per core) to {MAX_WORKERS}", raw.workers));
+        }
+        let listen = self.listen(raw.listen);
+        let admin = self.address("admin.address", raw.admin.address.as_deref().unwrap_or(DEFAULT_ADMIN));
+        let authentication = self.authentication(raw.authentication);
+        let shards = self.shards(raw.shards);
+        let fairness = Fairness {
+            enabled: raw.fairness.enabled.unwrap_or(true),
+            file: self.optional_file("fairness.file", raw.fairness.file),
+        };
+        let observers = self.observers(&raw.observers);
+        Some(GatewayConfig {
+            workers: usize::try_from(raw.workers).ok()?,
+            listen: listen?,
+            admin: Admin { address: admin? },
+            authentication,
+            shards,
+            fairness,
+            observers: observers?,
+        })
+    }
+
+    fn listen(&mut self, raw: RawListen) -> Option<Listen> {
+        let address = self.address("listen.address", &raw.address);
+        let tls = raw.tls.map(|tls| ListenTls {
+            certificate_file: self.file("listen.tls.certificateFile", &tls.certificate_file),
+            key_file: self.file("listen.tls.keyFile", &tls.key_file),
+            client_ca_file: self.optional_file("listen.tls.clientCAFile", tls.client_ca_file),
+        });
+        Some(Listen { address: address?, tls })
+    }
+
+    fn authentication(&mut self, raw: RawAuthentication) -> Authentication {
+        let drop_groups = raw.drop_groups.unwrap_or_else(|| DROPPED_GROUPS.map(str::to_owned).to_vec());
+        for (i, group) in drop_groups.iter().enumerate() {
+            if group.is_empty() || group.trim_end_matches('*').len() + 1 < group.len() {
+                let message = format!("is {group:?}; want a group, or the beginning of groups and one *");
+                self.faults.add(format!("authentication.dropGroups[{i}]"), message);
+            }
+        }
+        Authentication { anonymous: raw.anonymous, drop_groups }
+    }
+
+    fn shards(&mut self, raw: Vec<RawShard>) -> Vec<Shard> {
+        if raw.is_empty() || raw.len() > MAX_SHARDS {
+            self.faults.add("shards", format!("has {} entries; want 1 to {MAX_SHARDS}", raw.len()));
+        }
+        let mut names: HashMap<String, usize> = HashMap::new();
+        let mut shards = Vec::with_capacity(raw.len());
+        for (i, shard) in raw.into_iter().enumerate() {
+            let field = format!("shards[{i}]");
+            if let Some(first) = names.get(&shard.name).filter(|_| !shard.name.is_empty()) {
+                let message = format!("is {:?}, the name of shards[{first}] too; want a name of its own", shard.name);
+                self.faults.add(format!("{field}.name"), message);
+            }
+            names.entry(shard.name.clone()).or_insert(i);
+            shards.extend(self.shard(&field, shard));
+        }
+        shards
+    }
+
+    fn shard(&mut self, field: &str, raw: RawShard) -> Option<Shard> {
+        if raw.name.is_empty() {
+            self.faults.add(format!("{field}.name"), "is missing; want the name of the shard");
+        } else if let Err(messages) = names::dns_subdomain(&raw.name) {
+            let message = format!("is {:?}; want a DNS name: {}", raw.name, messages.join("; "));
+            self.faults.add(format!("{field}.name"), message);
+        }
+        if !(1..=MAX_SEATS).contains(&raw.seats) {
+            self.faults.add(format!("{field}.seats"), format!("is {}; want 1 to {MAX_SEATS}", raw.seats));
+        }
+        let url = self.faults.check(&format!("{field}.url"), shard_url(&raw.url));
+        if raw.tls.is_some() && url.as_ref().is_some_and(|url| url.scheme_str() == Some("http")) {
+            self.faults.add(format!("{field}.tls"), "is given with an http URL; want https, or no tls");
+        }
+        let tls = raw.tls.map(|tls| self.shard_tls(&format!("{field}.tls"), tls));
+        Some(Shard { name: raw.name, url: url?, seats: raw.seats, tls })
+    }
+
+    fn shard_tls(&mut self, field: &str, raw: RawShardTls) -> ShardTls {
+        let (certificate, key) = (format!("{field}.clientCertificateFile"), format!("{field}.clientKeyFile"));
+        match (&raw.client_certificate_file, &raw.client_key_file) {
+            (Some(_), None) => self.faults.add(&key, "is missing; want the key of clientCertificateFile"),
+            (None, Some(_)) => self.faults.add(&certificate, "is missing; want the certificate of clientKeyFile"),
+            _ => {}
+        }
+        ShardTls {
+            ca_file: self.optional_file(&format!("{field}.caFile"), raw.ca_file),
+            client_certificate: self
+                .optional_file(&certificate, raw.client_certificate_file)
+                .zip(self.optional_file(&key, raw.client_key_file)),
+        }
+    }
+
+    fn observers(&mut self, raw: &RawObservers) -> Option<Observers> {
+        let text = raw.resync_interval.as_deref().unwrap_or("5m");
+        let seconds = parse_duration(text).filter(|nanos| (1_000_000_000..=86_400_000_000_000).contains(nanos));
+        let interval = seconds.and_then(|nanos| u64::try_from(nanos).ok()).map(Duration::from_nanos);
+        let interval = interval.ok_or(format!("is {text:?}; want a duration from 1s to 24h, for example 5m"));
+        Some(Observers { resync_interval: self.faults.check("observers.resyncInterval", interval)? })
+    }
+
+    fn address(&mut self, field: &str, text: &str) -> Option<SocketAddr> {
+        let want = "want an IP address and port, for example 0.0.0.0:6443 or [::]:6443";
+        let parsed = text
+            .parse()
+            .map_err(|_| if text.is_empty() { format!("is missing; {want}") } else { format!("is {text:?}; {want}") });
+        self.faults.check(field, parsed)
+    }
+
+    fn file(&mut self, field: &str, name: &str) -> PathBuf {
+        if name.is_empty() {
+            self.faults.add(field, "is missing; want the name of a file");
+        }
+        self.directory.join(name)
+    }
+
+    fn optional_file(&mut self, field: &str, name: Option<String>) -> Option<PathBuf> {
+        name.map(|name| self.file(field, &name))
+    }
+}
+
+fn shard_url(text: &str) -> Result<Uri, String> {
+    let want = "want http or https, a host and a port, for example https://10.0.0.4:6444";
+    if text.is_empty() {
+        return Err(format!("is missing; {want}"));
+    }
+    let wrong = |why: &str| format!("is {text:?}, {why}; {want}");
+    let url: Uri = text.parse().map_err(|e| wrong(&format!("which is no URL ({e})")))?;
+    match url.scheme_str() {
+        Some("http" | "https") => {}
+        Some(_) => return Err(wrong("of another scheme")),
+        None => return Err(wrong("without a scheme")),
+    }
+    let authority = url.authority().map_or("", |a| a.as_str());
+    if authority.contains('@') {
+        return Err(wrong("with credentials"));
+    }
+    if url.host().is_none_or(str::is_empty) || authority.ends_with(':') || url.port_u16() == Some(0) {
+        return Err(wrong("without a host or with a port that is none"));
+    }
+    if url.path_and_query().is_some_and(|p| p != "/") {
+        return Err(wrong("with a path"));
+    }
+    Ok(url)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+use super::*;
+
+const GOOD: &str = "
+apiVersion: fairgate.dev/v1alpha1
+kind: GatewayConfiguration
+workers: 2
+authentication: { anonymous: true, dropGroups: [system:masters, 'ops:*'] }
+listen: { address: '[::]:0', tls: { certificateFile: a.pem, keyFile: /k/b.pem, clientCAFile: ca.pem } }
+admin:  { address: 127.0.0.1:0 }
+shards:
+- name: root
+  url: https://10.0.0.4:6444
+  seats: 600
+  tls: { caFile: s.pem, clientCertificateFile: c.pem, clientKeyFile: ck.pem }
+- name: amber
+  url: http://localhost:8080/
+  seats: 1
+observers: { resyncInterval: 90s }
+fairness: { enabled: false, file: fairness.yaml }
+";
+
+fn parse(text: &str) -> Result<GatewayConfig, Vec<String>> {
+    GatewayConfig::parse(text, Path::new("/etc/fairgate/gateway.yaml"))
+        .map_err(|e| e.to_string().lines().map(|l| l.replace("/etc/fairgate/gateway.yaml:", "")).collect())
+}
+
+#[test]
+fn a_full_file_is_read() {
+    let config = parse(GOOD).unwrap();
+    assert_eq!(config.workers, 2);
+    assert_eq!(config.listen.address.to_string(), "[::]:0");
+    let tls = config.listen.tls.unwrap();
+    assert_eq!(tls.certificate_file, Path::new("/etc/fairgate/a.pem"));
+    assert_eq!((tls.key_file, tls.client_ca_file), ("/k/b.pem".into(), Some("/etc/fairgate/ca.pem".into())));
+    assert_eq!(config.admin.address.port(), 0);
+    assert_eq!(config.authentication.drop_groups, ["system:masters", "ops:*"]);
+    let [root, amber] = &config.shards[..] else { panic!("want two shards") };
+    assert_eq!(
+        (&*root.name, root.url.host(), root.url.port_u16(), root.seats),
+        ("root", Some("10.0.0.4"), Some(6444), 600)
+    );
+    let shown = ("/etc/fairgate/c.pem".into(), "/etc/fairgate/ck.pem".into());
+    assert_eq!(root.tls.as_ref().unwrap().client_certificate, Some(shown));
+    assert_eq!((amber.url.scheme_str(), &amber.tls), (Some("http"), &None));
+    assert_eq!(config.fairness, Fairness { enabled: false, file: Some("/etc/fairgate/fairness.yaml".into()) });
+    assert_eq!(config.observers.resync_interval, Duration::from_secs(90));
+}
+
+#[test]
+fn what_is_left_out_has_defaults() {
+    let config = parse(
+        "{apiVersion: fairgate.dev/v1alpha1, kind: GatewayConfiguration, listen: {address: 127.0.0.1:6443}, \
+         shards: [{name: a, url: 'https://[::1]:6444', seats: 5}]}",
+    )
+    .unwrap();
+    assert_eq!((config.workers, config.listen.tls, config.authentication.anonymous), (0, None, false));
+    assert_eq!(config.admin.address.to_string(), DEFAULT_ADMIN);
+    assert_eq!(config.authentication.drop_groups, DROPPED_GROUPS);
+    assert_eq!(config.fairness, Fairness { enabled: true, file: None });
+    assert_eq!(config.observers.resync_interval, Duration::from_secs(300));
+}
+
+#[test]
+fn all_faults_of_a_file_are_told_at_once() {
+    let faults = parse(
+        "apiVersion: fairgate.dev/v1
+kind: GatewayConfiguration
+workers: '2'
+worker: 3
+authentication: { anonymous: yes, oidc: {} }
+listen: { address: localhost, tls: { certificateFile: a.pem } }
+shards:
+- name: root
+  url: 10.0.0.4:6444
+  seats: 0
+- name: root
+  url: ftp://host
+  seats: -1
+- { name: Bad_Name, url: 'http://user@h:1', seats: 600, tls: {} }
+- { url: 'https://h:1/path', seats: 6, tls: { clientKeyFile: k } }
+- { name: b, url: 'http://h:1', seats: 6, tls: { caFile: k } }
+observers: { resyncInterval: 5 }
+fairness:
+",
+    )
+    .unwrap_err();
+    let url = "want http or https, a host and a port, for example https://10.0.0.4:6444";
+    let mut want = vec![
+        "1:13: apiVersion: is \"fairgate.dev/v1\"; want fairgate.dev/v1alpha1".to_owned(),
+        "3:10: workers: is the text \"2\"; want an integer, without quotes".to_owned(),
+        "4:1: worker: is no known key; want workers, perhaps".to_owned(),
+        "5:30: authentication.anonymous: is the text \"yes\"; want true or false, without quotes".to_owned(),
+        "5:35: authentication.oidc: is not served by this release; want one of anonymous, dropGroups".to_owned(),
+        "6:20: listen.address: is \"localhost\"; want an IP address and port, for example 0.0.0.0:6443 or [::]:6443"
+            .to_owned(),
+        "6:36: listen.tls.keyFile: is missing; want the name of a file".to_owned(),
+        "10:10: shards[0].seats: is 0; want 1 to 1000000".to_owned(),
+        "11:9: shards[1].name: is \"root\", the name of shards[0] too; want a name of its own".to_owned(),
+        format!("12:8: shards[1].url: is \"ftp://host\", of another scheme; {url}"),
+        "13:10: shards[1].seats: is -1; want an integer from 0 to 4294967295".to_owned(),
+        format!("14:26: shards[2].url: is \"http://user@h:1\", with credentials; {url}"),
+        format!("15:10: shards[3].url: is \"https://h:1/path\", with a path; {url}"),
+        "15:45: shards[3].tls.clientCertificateFile: is missing; want the certificate of clientKeyFile".to_owned(),
+        "16:48: shards[4].tls: is given with an http URL; want https, or no tls".to_owned(),
+        "17:30: observers.resyncInterval: is the number 5; want text: put it in quotes".to_owned(),
+        "18:9: fairness: is no value; want a map".to_owned(),
+    ];
+    let name = "want a DNS name: a lowercase RFC 1123 subdomain must";
+    want.push(format!("9:8: shards[0].url: is \"10.0.0.4:6444\", without a scheme; {url}"));
+    want.push(format!("14:11: shards[2].name: is \"Bad_Name\"; {name}"));
+    want.push("15:3: shards[3].name: is missing; want the name of the shard".to_owned());
+    for want in &want {
+        assert!(faults.iter().any(|fault| fault.starts_with(want)), "missing: {want}\nfound: {faults:#?}");
+    }
+    assert_eq!(faults.len(), want.len(), "{faults:#?}");
+    let line = |fault: &String| fault.split(':').next().unwrap().parse::<u32>().unwrap();
+    assert!(faults.is_sorted_by_key(line), "{faults:#?}");
+}
+
+#[test]
+fn other_files_are_refused() {
+    assert_eq!(parse("").unwrap_err(), [" has 0 documents; want one GatewayConfiguration"]);
+    assert_eq!(parse("a: 1\n---\nb: 2\n").unwrap_err(), [" has 2 documents; want one GatewayConfiguration"]);
+    assert!(parse("a: [").unwrap_err()[0].contains("is not YAML"));
+    let missing = GatewayConfig::load(Path::new("/nonexistent/gateway.yaml")).unwrap_err().to_string();
+    assert!(missing.starts_with("/nonexistent/gateway.yaml: cannot be read: "), "{missing}");
+}
