@@ -93,14 +93,17 @@ async fn against_own(
     progress.step(&format!("{title}: starting {}", binary.display()));
     let starting = Instance::start(binary, args.seats, fairness);
     let instance = stop.run_until_cancelled(starting).await.context("interrupted")??;
-    let endpoint = Arc::new(kubeconfig::load(&instance.kubeconfig())?);
-    let tenants = tenants(args);
-    make_all(args, &endpoint, &tenants, title, progress, stop).await?;
-    let memory_before = instance.memory();
-    let mut run = phases(args, &endpoint, &tenants, title, progress, stop).await?;
-    (run.memory_before, run.memory_after) = (memory_before, instance.memory());
+    let run = async {
+        let endpoint = Arc::new(kubeconfig::load(&instance.kubeconfig())?);
+        let tenants = tenants(args);
+        make_all(args, &endpoint, &tenants, title, progress, stop).await?;
+        let memory_before = instance.memory();
+        let run = phases(args, &endpoint, &tenants, title, progress, stop).await?;
+        anyhow::Ok(Run { memory_before, memory_after: instance.memory(), ..run })
+    };
+    let run = run.await;
     instance.stop().await?;
-    Ok(run)
+    run
 }
 
 /// Both phases against a server that was there before and is left as it was found.

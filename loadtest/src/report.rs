@@ -105,6 +105,10 @@ impl Report {
 
     fn notes(&self, out: &mut String) {
         for run in &self.runs {
+            if let (Some(before), Some(after)) = (run.memory_before, run.memory_after) {
+                let _ =
+                    writeln!(out, "{}: {} MiB of memory before, {} MiB after", run.title, before >> 20, after >> 20);
+            }
             for (summary, phase) in
                 run.baseline.iter().map(|s| (s, "alone")).chain(run.flooded.iter().map(|s| (s, "with the flood")))
             {

@@ -3,7 +3,10 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
+        atomic::{
+            AtomicU8, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
     },
     time::Duration,
 };
@@ -78,7 +81,8 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     /// Replaced as a whole by each snapshot, so that counts never pass through zero on the way (kcp.md 7.3).
     table: ArcSwap<Table>,
-    /// A [`Freshness`], kept by the driver so that the request path needs no clock.
+    /// A [`Freshness`], kept by the driver so that the request path needs no clock. Who sees the first `Fresh` sees
+    /// the table it speaks of (release, acquire).
     freshness: AtomicU8,
     /// When the source last vouched for the counts, in milliseconds since `start`, plus one; 0 = never.
     heard_ms: AtomicU64,
@@ -146,7 +150,7 @@ impl Observers {
     }
 
     fn grade(&self, read: impl FnOnce(&Table) -> Option<Tally>) -> Counts {
-        let freshness = self.shared.freshness.load(Relaxed);
+        let freshness = self.shared.freshness.load(Acquire);
         if freshness == Freshness::Unknown as u8 {
             return Counts::Unknown;
         }
@@ -179,7 +183,7 @@ impl Shared {
     /// The source vouches for the counts as of now.
     pub(crate) fn heard(&self) {
         self.heard_ms.store(self.elapsed_ms() + 1, Relaxed);
-        self.freshness.store(Freshness::Fresh as u8, Relaxed);
+        self.freshness.store(Freshness::Fresh as u8, Release);
     }
 
     /// Lets the counts grow old.
@@ -190,12 +194,12 @@ impl Shared {
             Some(age) if age >= self.options.stale_after => Freshness::Stale,
             Some(_) => return,
         };
-        self.freshness.store(freshness as u8, Relaxed);
+        self.freshness.store(freshness as u8, Release);
     }
 
     /// Nobody keeps the counts any more.
     pub(crate) fn abandoned(&self) {
-        self.freshness.store(Freshness::Unknown as u8, Relaxed);
+        self.freshness.store(Freshness::Unknown as u8, Release);
     }
 
     fn age(&self) -> Option<Duration> {
