@@ -1,18 +1,52 @@
 //! The async front of the scheduler: one gate per shard.
+//!
+//! [`Gate::admit`] decides in the call: a request runs, waits or is refused. A [`Permit`] gives its seats back
+//! when it is dropped, on whatever way; a [`Waiting`] leaves its queue when it is dropped.
+//!
+//! # The lock
+//! All of a shard's state stands behind one `std` mutex. A decision reads and changes one path of the tree
+//! and every counter on it together, so that finer locks would be taken all at once anyway; the section is
+//! well under a microsecond long, is never held over an await, and wakers are called outside it. Hashing
+//! the workspace's name and everything that formats or sorts for metrics happens outside, or in short parts.
+//!
+//! # Costs
+//! Without contention a request takes the lock twice and allocates nothing, once its workspace's nodes exist.
+
+mod state;
+mod stats;
+mod waiting;
+
+#[cfg(test)]
+mod tests;
 
 use std::{
-    future::Future,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
+    fmt,
+    future::{Future, pending},
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use apiserver_api::ClusterName;
+use tokio::sync::Notify;
 
-use crate::{Classified, Clock, Cost, Profile};
+use self::state::{Decision, State, Tenant, Wakes};
+pub use self::{
+    stats::{
+        FlowStats, LevelLimits, LevelStats, REASONS, ShardStats, WAIT_BUCKETS_SECONDS, WorkspaceStats, WorkspacesStats,
+    },
+    waiting::{Permit, Waiting},
+};
+use crate::{
+    Classified, Clock, Compat, Cost, Profile,
+    scheduler::{Tuning, WorkspaceClass},
+};
+
+/// Says what a workspace is given; asked once, when the workspace sends its first request.
+pub type ClassLookup = Arc<dyn Fn(&ClusterName) -> WorkspaceClass + Send + Sync>;
 
 /// What a gate needs to know when it is made.
+#[derive(Clone)]
 pub struct GateOptions {
     /// Seats of the shard.
     pub seats: u32,
@@ -20,6 +54,38 @@ pub struct GateOptions {
     pub profile: Arc<Profile>,
     /// Where the time comes from.
     pub clock: Arc<dyn Clock>,
+}
+
+/// The operator's rules for workspaces, and the scheduler's dials.
+#[derive(Clone)]
+pub struct GatePolicy {
+    /// What each workspace is given.
+    pub classes: ClassLookup,
+    /// Shares of requests without a workspace, of the same kind as those of workspaces.
+    pub platform_shares: u32,
+    /// Shares that all unknown workspaces have together.
+    pub unknown_shares: u32,
+    /// The scheduler's dials.
+    pub tuning: Tuning,
+}
+
+impl Default for GatePolicy {
+    /// Every workspace weighs the same; the platform weighs as much as four of them, all unknown ones
+    /// together as much as one.
+    fn default() -> Self {
+        Self {
+            classes: Arc::new(|_| WorkspaceClass::default()),
+            platform_shares: 120,
+            unknown_shares: 30,
+            tuning: Tuning::default(),
+        }
+    }
+}
+
+impl fmt::Debug for GatePolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GatePolicy").field("tuning", &self.tuning).finish_non_exhaustive()
+    }
 }
 
 /// One request that asks for admission. Known workspaces get nodes of their own; all unknown ones share one.
@@ -59,44 +125,153 @@ pub struct Rejection {
     pub retry_after: u32,
 }
 
-/// The seats of one running request; they go back to the scheduler when this is dropped.
-#[must_use = "a dropped permit gives the seats back at once"]
-#[derive(Debug)]
-pub struct Permit {}
+/// Admission to one shard. See the [module](self).
+pub struct Gate {
+    state: Mutex<State>,
+    clock: Arc<dyn Clock>,
+    classes: ClassLookup,
+    /// Something earlier than what [`Gate::run`] sleeps for has come up.
+    driver: Notify,
+}
 
-/// A waiting request: a future that ends with a permit or a refusal.
-///
-/// # Cancel safety
-/// Dropping it takes the request out of its queue.
-#[derive(Debug)]
-pub struct Waiting {}
-
-impl Future for Waiting {
-    type Output = Result<Permit, Rejection>;
-
-    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
-        Poll::Pending
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gate").finish_non_exhaustive()
     }
 }
 
-/// Admission to one shard.
-pub struct Gate {}
-
 impl Gate {
-    /// A gate with all seats free.
+    /// A gate with all seats free, under the default policy.
     pub fn new(options: GateOptions) -> Arc<Self> {
-        let _ = options;
-        Arc::new(Self {})
+        Self::with_policy(options, GatePolicy::default())
+    }
+
+    /// A gate with all seats free.
+    pub fn with_policy(options: GateOptions, policy: GatePolicy) -> Arc<Self> {
+        let now = options.clock.now_ns();
+        Arc::new(Self {
+            state: Mutex::new(State::new(now, &options, &policy)),
+            clock: options.clock,
+            classes: policy.classes,
+            driver: Notify::new(),
+        })
     }
 
     /// Decides about one request, at once.
     pub fn admit(self: &Arc<Self>, request: &Request<'_>) -> Admission {
-        let _ = request;
-        Admission::Run(Permit {})
+        let tenant = request.workspace.map_or(Tenant::Platform, Tenant::Known);
+        self.decide(tenant, request)
+    }
+
+    /// As [`Gate::admit`], for a workspace that is not (yet) known to exist. All of them share one small
+    /// node and leave nothing behind. `request.class` should come from [`Profile::classify_shared`].
+    pub fn admit_unknown(self: &Arc<Self>, request: &Request<'_>) -> Admission {
+        self.decide(Tenant::Unknown, request)
+    }
+
+    fn decide(self: &Arc<Self>, tenant: Tenant<'_>, request: &Request<'_>) -> Admission {
+        let now = self.clock.now_ns();
+        let decision = self.with(|state, wakes| state.admit(now, tenant, &self.classes, request, wakes));
+        match decision {
+            Decision::Run(grant) => Admission::Run(Permit::new(self.clone(), grant)),
+            Decision::Wait(ticket) => Admission::Wait(Waiting::new(self.clone(), ticket)),
+            Decision::Reject(rejection) => Admission::Reject(rejection),
+        }
+    }
+
+    /// Makes the workspace's node if it is given absolute seats, so that its reserve is kept before its
+    /// first request.
+    pub fn declare_workspace(&self, workspace: &ClusterName) {
+        let now = self.clock.now_ns();
+        if matches!((self.classes)(workspace), WorkspaceClass::Seats { .. }) {
+            self.with(|state, _| state.workspace(now, workspace, &self.classes));
+        }
+    }
+
+    /// Asks again what a workspace is given; for when the operator changed its class.
+    pub fn reclassify_workspace(&self, workspace: &ClusterName) {
+        let now = self.clock.now_ns();
+        let class = (self.classes)(workspace);
+        self.with(|state, wakes| state.set_class(now, workspace, class, wakes));
     }
 
     /// The workspace is gone: its queues are dropped as soon as they are empty, its series at once.
     pub fn forget_workspace(&self, workspace: &ClusterName) {
-        let _ = workspace;
+        let now = self.clock.now_ns();
+        self.with(|state, wakes| state.forget(now, workspace, wakes));
+    }
+
+    /// How many workspaces there are on the shard, whether or not they send requests. With fewer than two
+    /// nothing is kept free for newcomers. Two are assumed.
+    pub fn set_known_workspaces(&self, workspaces: u32) {
+        self.with(|state, _| state.shard.core_mut().set_known(workspaces));
+    }
+
+    /// Puts another profile in force. Who waits in a level that is gone is served there under its old dials.
+    ///
+    /// Requests must be classified by the profile that is in force, [`Gate::profile`].
+    pub fn set_profile(&self, profile: Arc<Profile>) {
+        let now = self.clock.now_ns();
+        self.with(|state, wakes| state.set_profile(now, profile, wakes));
+    }
+
+    /// The profile in force.
+    pub fn profile(&self) -> Arc<Profile> {
+        self.lock().profile.clone()
+    }
+
+    /// Changes the shard's seats. Running requests keep theirs.
+    pub fn set_seats(&self, seats: u32) {
+        let now = self.clock.now_ns();
+        self.with(|state, wakes| state.set_seats(now, seats, wakes));
+    }
+
+    /// Does what is due: tails that end, seats that ripen, nodes that idled. Says when to come again.
+    pub fn tick(&self, now: u64) -> Option<u64> {
+        self.with(|state, wakes| state.tick(now, wakes))
+    }
+
+    /// Ticks when something is due, until `shutdown` is ready. One such task per gate is needed; without it
+    /// tails end only at the next request.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost when this is dropped; call it again.
+    pub async fn run(self: Arc<Self>, shutdown: impl Future<Output = ()>) {
+        let mut shutdown = pin!(shutdown);
+        loop {
+            let now = self.clock.now_ns();
+            let next = self.tick(now);
+            let due = async {
+                match next {
+                    Some(at) => tokio::time::sleep(Duration::from_nanos(at.saturating_sub(now))).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                () = &mut shutdown => return,
+                () = self.driver.notified() => {}
+                () = due => {}
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic inside leaves counters that may be off by one, not memory that is unsound; going on
+        // serves everybody else.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `f` under the lock, and what it wakes after it.
+    fn with<T>(&self, f: impl FnOnce(&mut State, &mut Wakes) -> T) -> T {
+        let mut wakes = Wakes::default();
+        let mut state = self.lock();
+        let result = f(&mut state, &mut wakes);
+        let earlier = state.rearm();
+        drop(state);
+        if earlier {
+            self.driver.notify_one();
+        }
+        wakes.wake();
+        result
     }
 }

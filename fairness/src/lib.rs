@@ -19,7 +19,7 @@ mod wait;
 pub mod watches;
 
 pub use self::{
-    gate::{Admission, Gate, GateOptions, Permit, Rejection, Request, Waiting},
+    gate::{Admission, Gate, GateOptions, GatePolicy, Permit, Rejection, Request, Waiting},
     levels::{Compat, Level, LevelKind, Limits, Queuing},
     pricing::{Cost, Counts, PricingOptions},
     profile::{Classified, Profile, Uids},

@@ -1,0 +1,470 @@
+//! What stands behind the gate's lock, and every change of it.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap},
+    sync::Arc,
+    task::Waker,
+    time::Duration,
+};
+
+use apiserver_api::ClusterName;
+
+use super::{
+    ClassLookup, Compat, GateOptions, GatePolicy, Profile, Rejection, Request,
+    stats::{Counters, FlowTable, Reason},
+};
+use crate::{
+    scheduler::{Arrival, RefusedArrival, RequestId, Shard, WorkspaceClass, WorkspaceId},
+    wait::{DEFAULT_WAIT_LIMIT, wait_limit},
+};
+
+/// Whose request it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Tenant<'a> {
+    Known(&'a ClusterName),
+    Platform,
+    Unknown,
+}
+
+/// What is decided about an arrival.
+pub(super) enum Decision {
+    Run(Grant),
+    Wait(Ticket),
+    Reject(Rejection),
+}
+
+/// What a permit must give back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Grant {
+    /// `None`: exempt.
+    id: Option<RequestId>,
+    flow: u32,
+    pub(super) seats: u32,
+    /// Length of the tail in nanoseconds.
+    tail: u64,
+}
+
+/// A place in a queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ticket {
+    grant: Grant,
+    id: RequestId,
+    workspace: WorkspaceId,
+    level: u16,
+    pub(super) deadline: u64,
+}
+
+/// What is kept beside each request of the scheduler, by its index.
+#[derive(Debug, Default)]
+struct Slot {
+    waker: Option<Waker>,
+    arrived: u64,
+    flow: u32,
+    workspace: usize,
+    /// Which of the successive users of that workspace index it is.
+    serial: u64,
+}
+
+/// A workspace that has a node.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// `None` for the platform and for the unknown ones.
+    pub(super) name: Option<ClusterName>,
+    pub(super) counters: Counters,
+    serial: u64,
+}
+
+impl Known {
+    pub(super) fn is_present(&self) -> bool {
+        self.serial > 0
+    }
+}
+
+/// Wakers to be called after the lock is released. One is the common case.
+#[derive(Default)]
+pub(super) struct Wakes {
+    first: Option<Waker>,
+    rest: Vec<Waker>,
+}
+
+impl Wakes {
+    fn push(&mut self, waker: Waker) {
+        match self.first {
+            None => self.first = Some(waker),
+            Some(_) => self.rest.push(waker),
+        }
+    }
+
+    pub(super) fn wake(self) {
+        self.first.into_iter().chain(self.rest).for_each(Waker::wake);
+    }
+}
+
+pub(super) struct State {
+    pub(super) shard: Shard,
+    pub(super) profile: Arc<Profile>,
+    pub(super) seats: u32,
+    names: HashMap<ClusterName, WorkspaceId>,
+    /// By index of the workspace.
+    pub(super) known: Vec<Known>,
+    serials: u64,
+    platform: WorkspaceId,
+    unknown: WorkspaceId,
+    slots: Vec<Slot>,
+    /// Ends of tails, with what ends.
+    tails: BinaryHeap<Reverse<(u64, Grant)>>,
+    pub(super) flows: FlowTable,
+    /// What the driver sleeps for; `u64::MAX` if for nothing.
+    armed: u64,
+    rejections: u64,
+}
+
+/// Idle nodes dropped per event, and per tick.
+const REAP_PER_EVENT: usize = 2;
+const REAP_PER_TICK: usize = 256;
+
+impl State {
+    pub(super) fn new(now: u64, options: &GateOptions, policy: &GatePolicy) -> Self {
+        let mut shard = Shard::new(options.seats, options.profile.levels(), policy.tuning, Compat::Fairgate);
+        let shares = |shares| WorkspaceClass::Shares { shares, borrowing_limit_percent: None };
+        let platform = shard.add_workspace(now, shares(policy.platform_shares));
+        let unknown = shard.add_workspace(now, shares(policy.unknown_shares));
+        for id in [platform, unknown] {
+            shard.keep_workspace(id);
+        }
+        shard.core_mut().set_known(2);
+        let mut state = Self {
+            shard,
+            profile: options.profile.clone(),
+            seats: options.seats,
+            names: HashMap::new(),
+            known: Vec::new(),
+            serials: 0,
+            platform,
+            unknown,
+            slots: Vec::new(),
+            tails: BinaryHeap::new(),
+            flows: FlowTable::new(&options.profile),
+            armed: u64::MAX,
+            rejections: 0,
+        };
+        state.register(platform, None);
+        state.register(unknown, None);
+        state
+    }
+
+    fn register(&mut self, id: WorkspaceId, name: Option<ClusterName>) {
+        self.serials += 1;
+        let known = Known { name, counters: Counters::default(), serial: self.serials };
+        if self.known.len() <= id.index() {
+            self.known.resize_with(id.index() + 1, Known::default);
+        }
+        if let Some(place) = self.known.get_mut(id.index()) {
+            *place = known;
+        }
+    }
+
+    /// The workspace's node, made if need be.
+    pub(super) fn workspace(&mut self, now: u64, name: &ClusterName, classes: &ClassLookup) -> WorkspaceId {
+        if let Some(id) = self.names.get(name) {
+            return *id;
+        }
+        let id = self.shard.add_workspace(now, classes(name));
+        self.names.insert(name.clone(), id);
+        self.register(id, Some(name.clone()));
+        id
+    }
+
+    pub(super) fn admit(
+        &mut self,
+        now: u64,
+        tenant: Tenant<'_>,
+        classes: &ClassLookup,
+        request: &Request<'_>,
+        wakes: &mut Wakes,
+    ) -> Decision {
+        self.end_tails(now, wakes);
+        let workspace = match tenant {
+            Tenant::Known(name) => self.workspace(now, name, classes),
+            Tenant::Platform => self.platform,
+            Tenant::Unknown => self.unknown,
+        };
+        let cost = request.cost;
+        let width = cost.initial_seats.max(cost.final_seats).max(1);
+        let tail = cost.additional_latency.as_nanos().min(u128::from(u64::MAX)) as u64;
+        let flow = self.flows.of(request.class.flow_schema);
+        let level = request.class.level;
+        let (id, may_wait) = match self.shard.arrive(now, workspace, level, request.class.flow, width) {
+            Ok(Arrival::Exempt(seats)) => {
+                self.flows.at(flow).started(seats);
+                self.counters(workspace).dispatched += 1;
+                return Decision::Run(Grant { id: None, flow, seats, tail });
+            }
+            Ok(Arrival::Queued(id)) => (id, true),
+            Ok(Arrival::NowOrNever(id)) => (id, false),
+            Err(refused) => {
+                let reason = match refused {
+                    RefusedArrival::QueueFull => Reason::QueueFull,
+                    RefusedArrival::ConcurrencyLimit => Reason::ConcurrencyLimit,
+                };
+                return Decision::Reject(self.reject(now, workspace, level, flow, width, reason));
+            }
+        };
+        let seats = self.shard.core().width(id);
+        let grant = Grant { id: Some(id), flow, seats, tail };
+        self.take_slot(id, now, workspace, flow);
+        self.flows.at(flow).queued(seats);
+        if self.pump(now, Some(id), wakes) {
+            return Decision::Run(grant);
+        }
+        let deadline = wait_limit(request.received_ns, request.timeout, DEFAULT_WAIT_LIMIT);
+        let reason = if !may_wait {
+            Reason::ConcurrencyLimit
+        } else if deadline <= now {
+            Reason::TimeOut
+        } else if self.hopeless(now, workspace, level, deadline - now) {
+            Reason::Deadline
+        } else {
+            return Decision::Wait(Ticket { grant, id, workspace, level, deadline });
+        };
+        self.leave_queue(now, grant, id, wakes);
+        Decision::Reject(self.reject(now, workspace, level, flow, width, reason))
+    }
+
+    fn take_slot(&mut self, id: RequestId, now: u64, workspace: WorkspaceId, flow: u32) {
+        if self.slots.len() <= id.index() {
+            self.slots.resize_with(id.index() + 1, Slot::default);
+        }
+        let serial = self.known.get(workspace.index()).map_or(0, |known| known.serial);
+        if let Some(slot) = self.slots.get_mut(id.index()) {
+            *slot = Slot { waker: None, arrived: now, flow, workspace: workspace.index(), serial };
+        }
+    }
+
+    /// Whether a request at the end of the queue would wait for more than twice the time it has. Only
+    /// asked of workspaces that run something: for others the prediction is too rough (scheduler.md 11).
+    fn hopeless(&mut self, now: u64, workspace: WorkspaceId, level: u16, left: u64) -> bool {
+        self.shard.level_in_use(workspace, level) > 0 && self.shard.expected_wait(now, workspace, level, 0) / 2 > left
+    }
+
+    /// Starts all that can start. Says whether `own` did; nobody is woken for that one.
+    fn pump(&mut self, now: u64, own: Option<RequestId>, wakes: &mut Wakes) -> bool {
+        let mut own_started = false;
+        while let Some(id) = self.shard.dispatch(now) {
+            let seats = self.shard.core().width(id);
+            let Some(slot) = self.slots.get_mut(id.index()) else { continue };
+            let wait = now.saturating_sub(slot.arrived);
+            let flow = self.flows.at(slot.flow);
+            flow.unqueued(seats);
+            flow.started(seats);
+            flow.waited(wait);
+            if let Some(known) = self.known.get_mut(slot.workspace).filter(|known| known.serial == slot.serial) {
+                known.counters.dispatched += 1;
+            }
+            match slot.waker.take() {
+                Some(waker) => wakes.push(waker),
+                None => own_started |= own == Some(id),
+            }
+        }
+        own_started
+    }
+
+    fn counters(&mut self, workspace: WorkspaceId) -> &mut Counters {
+        if self.known.len() <= workspace.index() {
+            self.known.resize_with(workspace.index() + 1, Known::default);
+        }
+        self.known.get_mut(workspace.index()).map(|known| &mut known.counters).expect("made above if it was missing")
+    }
+
+    fn reject(
+        &mut self,
+        now: u64,
+        workspace: WorkspaceId,
+        level: u16,
+        flow: u32,
+        width: u32,
+        reason: Reason,
+    ) -> Rejection {
+        self.flows.at(flow).counters.reject(reason);
+        self.counters(workspace).reject(reason);
+        self.rejections += 1;
+        let wait = self.shard.expected_wait(now, workspace, level, width);
+        Rejection { reason: reason.as_str(), retry_after: retry_after(wait, self.rejections) }
+    }
+
+    /// A waiting request goes, unserved.
+    fn leave_queue(&mut self, now: u64, grant: Grant, id: RequestId, wakes: &mut Wakes) {
+        self.shard.cancel(now, id);
+        self.flows.at(grant.flow).unqueued(grant.seats);
+        self.pump(now, None, wakes);
+    }
+
+    /// What has become of a waiting request; `None`: it still waits, and `waker` will be called.
+    pub(super) fn poll(
+        &mut self,
+        now: u64,
+        ticket: Ticket,
+        expired: bool,
+        waker: &Waker,
+        wakes: &mut Wakes,
+    ) -> Option<Result<Grant, Rejection>> {
+        if !self.shard.core().is_waiting(ticket.id) {
+            return Some(Ok(ticket.grant));
+        }
+        let slot = self.slots.get_mut(ticket.id.index())?;
+        if !expired {
+            if !slot.waker.as_ref().is_some_and(|old| old.will_wake(waker)) {
+                slot.waker = Some(waker.clone());
+            }
+            return None;
+        }
+        let wait = now.saturating_sub(slot.arrived);
+        let current = self.is_current(ticket);
+        self.flows.at(ticket.grant.flow).waited(wait);
+        self.leave_queue(now, ticket.grant, ticket.id, wakes);
+        let (workspace, level, flow) = (ticket.workspace, ticket.level, ticket.grant.flow);
+        // Its workspace may have been forgotten, and another have taken its place.
+        let workspace = if current { workspace } else { self.unknown };
+        Some(Err(self.reject(now, workspace, level, flow, ticket.grant.seats, Reason::TimeOut)))
+    }
+
+    fn is_current(&self, ticket: Ticket) -> bool {
+        let serial = self.slots.get(ticket.id.index()).map(|slot| slot.serial);
+        self.known.get(ticket.workspace.index()).map(|known| known.serial) == serial
+    }
+
+    /// Nobody waits for this request any more.
+    pub(super) fn abandon(&mut self, now: u64, ticket: Ticket, wakes: &mut Wakes) {
+        if !self.shard.core().is_waiting(ticket.id) {
+            // It was started in the meantime: it did nothing, and leaves no tail.
+            return self.settle(now, Grant { tail: 0, ..ticket.grant }, wakes);
+        }
+        self.flows.at(ticket.grant.flow).counters.reject(Reason::Cancelled);
+        if self.is_current(ticket) {
+            self.counters(ticket.workspace).reject(Reason::Cancelled);
+        }
+        self.leave_queue(now, ticket.grant, ticket.id, wakes);
+    }
+
+    /// A running request has been answered; its seats come back after its tail.
+    pub(super) fn settle(&mut self, now: u64, grant: Grant, wakes: &mut Wakes) {
+        self.end_tails(now, wakes);
+        self.flows.at(grant.flow).answered();
+        if grant.tail > 0 {
+            self.tails.push(Reverse((now.saturating_add(grant.tail), grant)));
+        } else {
+            self.give_back(now, grant);
+            self.pump(now, None, wakes);
+        }
+        self.reap(now, REAP_PER_EVENT);
+    }
+
+    fn give_back(&mut self, now: u64, grant: Grant) {
+        self.flows.at(grant.flow).gave_back(grant.seats);
+        match grant.id {
+            None => self.shard.exempt_end(now, grant.seats),
+            Some(id) => {
+                let ended = self.shard.complete(now, id);
+                debug_assert!(ended, "a permit ends its request once");
+            }
+        }
+    }
+
+    fn end_tails(&mut self, now: u64, wakes: &mut Wakes) {
+        let mut ended = false;
+        while self.tails.peek().is_some_and(|Reverse((end, _))| *end <= now) {
+            let Some(Reverse((_, grant))) = self.tails.pop() else { break };
+            self.give_back(now, grant);
+            ended = true;
+        }
+        if ended {
+            self.pump(now, None, wakes);
+        }
+    }
+
+    fn reap(&mut self, now: u64, most: usize) {
+        self.shard.reap(now, most);
+        while let Some(id) = self.shard.reaped(now) {
+            if let Some(known) = self.known.get_mut(id.index())
+                && let Some(name) = std::mem::take(known).name
+            {
+                self.names.remove(&name);
+            }
+        }
+    }
+
+    pub(super) fn tick(&mut self, now: u64, wakes: &mut Wakes) -> Option<u64> {
+        self.end_tails(now, wakes);
+        self.pump(now, None, wakes);
+        self.reap(now, REAP_PER_TICK);
+        self.armed = u64::MAX;
+        self.rearm();
+        (self.armed < u64::MAX).then_some(self.armed)
+    }
+
+    /// Notes the next thing that is due; says whether it is earlier than what the driver sleeps for.
+    pub(super) fn rearm(&mut self) -> bool {
+        let tail = self.tails.peek().map(|Reverse((end, _))| *end);
+        let idle = self.shard.next_reap();
+        let next = [tail, idle, self.shard.core().next_wakeup()].into_iter().flatten().min().unwrap_or(u64::MAX);
+        let earlier = next < self.armed;
+        self.armed = self.armed.min(next);
+        earlier
+    }
+
+    pub(super) fn set_class(&mut self, now: u64, name: &ClusterName, class: WorkspaceClass, wakes: &mut Wakes) {
+        let Some(&id) = self.names.get(name) else { return };
+        if self.shard.set_class(now, id, class) {
+            self.pump(now, None, wakes);
+        } else {
+            // Between shares and seats its place in the tree is another one: it gets a new node.
+            self.forget(now, name, wakes);
+        }
+    }
+
+    pub(super) fn forget(&mut self, now: u64, name: &ClusterName, wakes: &mut Wakes) {
+        let Some(id) = self.names.remove(name) else { return };
+        if let Some(known) = self.known.get_mut(id.index()) {
+            *known = Known::default();
+        }
+        self.shard.forget_workspace(now, id);
+        self.pump(now, None, wakes);
+    }
+
+    pub(super) fn set_profile(&mut self, now: u64, profile: Arc<Profile>, wakes: &mut Wakes) {
+        self.shard.set_levels(now, profile.levels());
+        self.flows.set_profile(&profile);
+        self.profile = profile;
+        self.pump(now, None, wakes);
+    }
+
+    pub(super) fn set_seats(&mut self, now: u64, seats: u32, wakes: &mut Wakes) {
+        self.seats = seats;
+        self.shard.set_seats(now, seats);
+        self.pump(now, None, wakes);
+    }
+}
+
+/// Seconds after which a retry makes sense: the expected wait, spread by up to a fifth to either side so that
+/// clients do not come back together, 1 to 32.
+fn retry_after(wait_ns: u64, number: u64) -> u32 {
+    // Any mixing will do: neighbours must differ.
+    let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
+    let spread = u128::from(wait_ns) * u128::from(800 + mixed * 400 / 1024) / 1000;
+    spread.div_ceil(Duration::from_secs(1).as_nanos()).clamp(1, 32) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::retry_after;
+
+    #[test]
+    fn retries_are_spread_and_bounded() {
+        assert_eq!(retry_after(0, 1), 1);
+        assert_eq!(retry_after(u64::MAX, 1), 32);
+        let all: Vec<u32> = (0..100).map(|n| retry_after(20_000_000_000, n)).collect();
+        assert!(all.iter().all(|s| (16..=24).contains(s)), "{all:?}");
+        assert!(all.contains(&17) && all.contains(&23), "{all:?}");
+    }
+}

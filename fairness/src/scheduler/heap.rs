@@ -1,0 +1,108 @@
+//! A 4-ary heap of nodes by key, with the position of each node kept in the node.
+//!
+//! Keys wrap: `a` comes before `b` if `a - b` is negative. Ties go to the node whose last dispatch is longer
+//! ago, then to the smaller index: a total order.
+
+#![allow(clippy::indexing_slicing, reason = "positions are kept exact by this module alone; a hot path")]
+
+use super::node::{NONE, Node};
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) key: i64,
+    last: u64,
+    pub(super) node: u32,
+}
+
+impl Entry {
+    pub(super) fn of(index: u32, node: &Node) -> Self {
+        Self { key: node.key(), last: node.last, node: index }
+    }
+
+    fn before(&self, other: &Self) -> bool {
+        match self.key.wrapping_sub(other.key) {
+            0 => (self.last, self.node) < (other.last, other.node),
+            difference => difference < 0,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Heap(Vec<Entry>);
+
+impl Heap {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn first(&self) -> Option<Entry> {
+        self.0.first().copied()
+    }
+
+    pub(super) fn entries(&self) -> &[Entry] {
+        &self.0
+    }
+
+    pub(super) fn push(&mut self, entry: Entry, nodes: &mut [Node]) {
+        self.0.push(entry);
+        self.up(self.0.len() - 1, entry, nodes);
+    }
+
+    /// Puts `entry` in the place of the node's old one.
+    pub(super) fn update(&mut self, at: u32, entry: Entry, nodes: &mut [Node]) {
+        let at = at as usize;
+        if entry.before(&self.0[at]) { self.up(at, entry, nodes) } else { self.down(at, entry, nodes) }
+    }
+
+    pub(super) fn remove(&mut self, at: u32, nodes: &mut [Node]) {
+        let at = at as usize;
+        nodes[self.0[at].node as usize].pos = NONE;
+        let Some(moved) = self.0.pop() else { return };
+        if at < self.0.len() {
+            self.update(at as u32, moved, nodes);
+        }
+    }
+
+    fn place(&mut self, at: usize, entry: Entry, nodes: &mut [Node]) {
+        self.0[at] = entry;
+        nodes[entry.node as usize].pos = at as u32;
+    }
+
+    fn up(&mut self, mut at: usize, entry: Entry, nodes: &mut [Node]) {
+        while at > 0 {
+            let parent = (at - 1) / 4;
+            if !entry.before(&self.0[parent]) {
+                break;
+            }
+            self.place(at, self.0[parent], nodes);
+            at = parent;
+        }
+        self.place(at, entry, nodes);
+    }
+
+    fn down(&mut self, mut at: usize, entry: Entry, nodes: &mut [Node]) {
+        loop {
+            let first = 4 * at + 1;
+            let end = (first + 4).min(self.0.len());
+            if first >= end {
+                break;
+            }
+            let mut best = first;
+            for i in first + 1..end {
+                if self.0[i].before(&self.0[best]) {
+                    best = i;
+                }
+            }
+            if !self.0[best].before(&entry) {
+                break;
+            }
+            self.place(at, self.0[best], nodes);
+            at = best;
+        }
+        self.place(at, entry, nodes);
+    }
+}
