@@ -9,6 +9,7 @@ pub mod meta;
 pub mod negotiate;
 pub mod object;
 pub mod options;
+pub mod patch;
 pub mod protobuf;
 pub mod resource;
 pub mod schema;

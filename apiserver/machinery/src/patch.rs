@@ -1,0 +1,89 @@
+//! Patches: RFC 6902, RFC 7396 and Kubernetes' strategic merge patch (api-server.md 2.5).
+//!
+//! A patch is read once and may then be applied several times, when somebody else was faster. It is applied to
+//! a copy: nothing is half patched.
+
+mod json;
+mod strategic;
+
+use apiserver_api::{
+    Reason, Status,
+    status::{Cause, Details},
+};
+use serde_json::{Map, Value};
+
+use crate::{
+    decode::{self, Decoded},
+    negotiate::PatchType,
+    options::FieldValidation,
+    resource::Resource,
+};
+
+/// A patch that has been read.
+#[derive(Clone, Debug)]
+pub struct Patch(Form);
+
+#[derive(Clone, Debug)]
+enum Form {
+    Json(json_patch::Patch),
+    Merge(Value),
+    Strategic(Map<String, Value>),
+}
+
+impl Patch {
+    /// Reads the body of a PATCH.
+    ///
+    /// # Errors
+    /// 400 when it cannot be read, 413 for too many operations.
+    pub fn parse(kind: PatchType, bytes: &[u8]) -> Result<Self, Status> {
+        let value: Value = serde_json::from_slice(bytes).map_err(|e| undecodable(&e.to_string()))?;
+        let form = match (kind, value) {
+            (PatchType::Json, value) => Form::Json(json::parse(value)?),
+            (PatchType::Merge, value @ Value::Object(_)) => Form::Merge(value),
+            (PatchType::Strategic, Value::Object(patch)) => Form::Strategic(patch),
+            _ => return Err(undecodable("want a JSON object")),
+        };
+        Ok(Self(form))
+    }
+
+    /// What `old` becomes, decoded as a body would be, and the texts of the warnings that are due.
+    ///
+    /// # Errors
+    /// 422 when the patch does not apply or its result is no object of this kind; 400 for wrong directives.
+    pub fn apply(
+        &self,
+        resource: &Resource,
+        old: &Value,
+        validation: FieldValidation,
+    ) -> Result<(Value, Vec<String>), Status> {
+        let mut new = old.clone();
+        match &self.0 {
+            Form::Json(patch) => json::apply(patch, &mut new)?,
+            Form::Merge(patch) => json_patch::merge(&mut new, patch),
+            Form::Strategic(patch) => strategic::apply(resource.schema, patch, &mut new)?,
+        }
+        let Decoded { object, findings } = decode::patched(resource, new)?;
+        match validation {
+            FieldValidation::Strict if !findings.is_empty() => {
+                Err(decode::patch_invalid("", &format!("strict decoding error: {}", findings.join(", "))))
+            }
+            FieldValidation::Warn => Ok((object, findings)),
+            _ => Ok((object, vec![])),
+        }
+    }
+}
+
+fn undecodable(why: &str) -> Status {
+    Status::bad_request(format!("error decoding patch: {why}"))
+}
+
+/// 422 with upstream's words, which do not say why; the cause does.
+fn inapplicable(why: impl Into<String>) -> Status {
+    let message = "the server rejected our request due to an error in our request";
+    let cause = Cause { message: why.into(), ..Cause::default() };
+    let details = Details { causes: vec![cause], ..Details::default() };
+    Status { details: Some(Box::new(details)), ..Status::new(Reason::Invalid, message) }
+}
+
+#[cfg(test)]
+mod tests;

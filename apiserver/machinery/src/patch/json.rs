@@ -1,0 +1,101 @@
+//! JSON patch within limits: operations, copied bytes and depth are what a small body could make huge.
+
+use apiserver_api::{Reason, Status};
+use json_patch::{Patch, PatchOperation};
+use serde_json::Value;
+
+use super::{inapplicable, undecodable};
+
+/// Most operations of one patch.
+const OPERATIONS_MAX: usize = 10_000;
+/// Most bytes that all `copy` operations of one patch may add.
+const COPIED_MAX: usize = 3 << 20;
+/// Most bytes and list items that `move`, insertion and removal may shift in sum.
+const WORK_MAX: usize = 20_000_000;
+/// Deepest nesting, as for parsed bodies: what is nested deeper could not be read, or even dropped, again.
+const DEPTH_MAX: usize = 128;
+
+pub(super) fn parse(value: Value) -> Result<Patch, Status> {
+    let Value::Array(operations) = &value else { return Err(undecodable("want an array of operations")) };
+    if operations.len() > OPERATIONS_MAX {
+        let found = operations.len();
+        return Err(Status::new(
+            Reason::RequestEntityTooLarge,
+            format!(
+                "Request entity too large: The allowed maximum operations in a JSON patch is {OPERATIONS_MAX}, got {found}"
+            ),
+        ));
+    }
+    serde_json::from_value(value).map_err(|e| undecodable(&e.to_string()))
+}
+
+pub(super) fn apply(patch: &Patch, document: &mut Value) -> Result<(), Status> {
+    let mut budget = Budget::default();
+    for (i, operation) in patch.iter().enumerate() {
+        let fails = |why: String| inapplicable(format!("operation {i}: {why}"));
+        budget.spend(operation, document).map_err(fails)?;
+        json_patch::patch(document, std::slice::from_ref(operation)).map_err(|e| fails(e.kind.to_string()))?;
+    }
+    Ok(())
+}
+
+/// What one patch may cost. Every look at the document is paid for, so that the check itself stays cheap.
+#[derive(Default)]
+struct Budget {
+    copied: usize,
+    work: usize,
+}
+
+impl Budget {
+    /// Accounts for an operation before it is carried out.
+    fn spend(&mut self, operation: &PatchOperation, document: &Value) -> Result<(), String> {
+        let path = operation.path();
+        let at = |pointer: &json_patch::jsonptr::Pointer| pointer.resolve(document).ok();
+        let nested = match operation {
+            PatchOperation::Add(add) => depth(&add.value),
+            PatchOperation::Replace(replace) => depth(&replace.value),
+            PatchOperation::Copy(copy) => at(&copy.from).map_or(0, |source| {
+                self.copied += size(source);
+                depth(source)
+            }),
+            PatchOperation::Move(moved) => at(&moved.from).map_or(0, |source| {
+                self.work += size(source);
+                depth(source)
+            }),
+            PatchOperation::Remove(_) | PatchOperation::Test(_) => 0,
+        };
+        // An item put into or taken from a list shifts all behind it.
+        if let Some(Value::Array(list)) = path.parent().and_then(at) {
+            self.work += list.len();
+        }
+        if self.copied > COPIED_MAX {
+            return Err(format!("copies add more than {COPIED_MAX} bytes"));
+        }
+        if self.work > WORK_MAX {
+            return Err("the patch moves too much".into());
+        }
+        if nested + path.tokens().count() > DEPTH_MAX {
+            return Err(format!("the result is nested more than {DEPTH_MAX} deep"));
+        }
+        Ok(())
+    }
+}
+
+/// About the length of its JSON.
+fn size(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 8,
+        Value::String(text) => text.len() + 2,
+        Value::Array(items) => items.iter().map(|v| size(v) + 1).sum::<usize>() + 2,
+        Value::Object(members) => members.iter().map(|(k, v)| k.len() + size(v) + 4).sum::<usize>() + 2,
+    }
+}
+
+/// Levels of nesting; bounded, since every step before was within the limit.
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or_default(),
+        Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or_default(),
+        _ => 0,
+    }
+}
