@@ -160,7 +160,7 @@ pub trait Store: Send + Sync + 'static {
     fn get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<KeyValue>>;
     /// Reads keys in order.
     fn range(&self, range: Range) -> StoreFuture<'_, RangeResult>;
-    /// Exact number of keys below a prefix that ends in `/`, in O(1).
+    /// Exact number of keys that begin with `prefix`, in O(log n) and without waiting.
     fn count(&self, prefix: &str) -> u64;
     /// For every directory (prefix ending in `/`) that directly contains keys and begins with `prefix`:
     /// its number of keys and the sum of their value sizes; and the revision at which this is true.

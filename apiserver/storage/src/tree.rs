@@ -165,18 +165,15 @@ impl Tree {
         loop {
             match node {
                 Node::Leaf(entries) => {
-                    entries.iter().take_while(|e| below(&e.key)).for_each(|e| sum.add(e.totals()));
+                    let end = entries.partition_point(|e| below(&e.key));
+                    entries.iter().take(end).for_each(|e| sum.add(e.totals()));
                     return sum;
                 }
                 Node::Inner(children) => {
-                    let mut whole = children.iter().take_while(|c| below(&c.first)).peekable();
-                    node = loop {
-                        match (whole.next(), whole.peek()) {
-                            (Some(child), Some(_)) => sum.add(child.totals),
-                            (Some(last), None) => break &last.node,
-                            (None, _) => return sum,
-                        }
-                    };
+                    let Some(last) = children.partition_point(|c| below(&c.first)).checked_sub(1) else { return sum };
+                    children.iter().take(last).for_each(|c| sum.add(c.totals));
+                    let Some(child) = children.get(last) else { return sum };
+                    node = &child.node;
                 }
             }
         }

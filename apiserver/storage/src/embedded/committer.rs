@@ -164,6 +164,10 @@ impl Committer {
             log::set_meta(&tx, &meta)?;
         }
         tx.commit()?;
+        // An estimate until the next checkpoint says how many there are: one page more for each row.
+        let bytes: usize = batch.events.iter().map(|(event, _)| event.written()).sum();
+        let pages = bytes as u64 / u64::from(keeper::PAGE_BYTES) + batch.events.len() as u64;
+        self.shared.wal_pages.fetch_add(pages, Ordering::Relaxed);
         self.shared.dirty.store(true, Ordering::Relaxed);
         Ok(trimmed)
     }

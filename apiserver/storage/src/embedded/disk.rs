@@ -93,6 +93,12 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     let mut writer = Connection::open(path).map_err(fail)?;
     identify(path, &mut writer)?;
     configure(&writer).map_err(fail)?;
+    let mode: String = writer.pragma_query_value(None, "journal_mode", |row| row.get(0)).map_err(fail)?;
+    if mode != "wal" {
+        let reason = format!("no write-ahead log is possible there, only {mode:?}; a network file system?");
+        return Err(OpenError::Path { path: path.into(), reason });
+    }
+    sync_directory(path)?;
     if unclean || size(path) <= CHEAP_CHECK_BYTES {
         check_pages(path, &writer)?;
     }
@@ -140,6 +146,13 @@ fn take_lock(path: &Path) -> Result<File, OpenError> {
     }
     options.open(path).map_err(|e| refuse(path, e))?;
     Ok(lock)
+}
+
+/// A new file survives a power loss only once its directory is on disk.
+fn sync_directory(path: &Path) -> Result<(), OpenError> {
+    let parent = path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let synced = File::open(parent).and_then(|directory| directory.sync_all());
+    synced.map_err(|e| OpenError::Path { path: parent.into(), reason: e.to_string() })
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {

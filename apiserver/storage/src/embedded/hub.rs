@@ -52,8 +52,8 @@ pub(super) enum CatchUp {
     Live(u64),
     /// Changes from memory, and the revision up to which they are complete.
     Events(VecDeque<Event>, u64),
-    /// The ring does not reach back so far.
-    Behind,
+    /// The ring does not reach back so far; everything up to this revision is in the log.
+    Behind(u64),
 }
 
 impl Event {
@@ -63,6 +63,11 @@ impl Event {
             Self::Delete { prev, .. } => &prev.key,
             Self::Progress(_) => "",
         }
+    }
+
+    /// Bytes of the value that it writes.
+    pub(super) fn written(&self) -> usize {
+        if let Self::Put { kv, .. } = self { kv.value.len() } else { 0 }
     }
 
     /// Bytes of the values it keeps alive.
@@ -161,7 +166,7 @@ impl Hub {
             bucket.push(Registration { id, prefix: prefix.clone(), buffer: buffer.clone() });
             return Ok(CatchUp::Live(id));
         }
-        let Some(skip) = cursor.checked_sub(self.floor) else { return Ok(CatchUp::Behind) };
+        let Some(skip) = cursor.checked_sub(self.floor) else { return Ok(CatchUp::Behind(self.floor)) };
         let skip = usize::try_from(skip).expect("the ring is in memory");
         let upto = self.revision.min(cursor + STEP_EVENTS_MAX as u64);
         let step = self.ring.iter().skip(skip).take(STEP_EVENTS_MAX);

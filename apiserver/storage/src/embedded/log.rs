@@ -202,18 +202,20 @@ pub(super) fn trim(tx: &Transaction<'_>, trimmed: u64, compacted: u64, limit: u3
     Ok(step.last().filter(|_| more).map_or(compacted, |(revision, ..)| revision.cast_unsigned()))
 }
 
-/// The next changes after `after` below `prefix`, and the revision up to which they are complete.
+/// The next changes after `after` below `prefix`, and the revision up to which they are complete, which is
+/// never more than `end`: the log may hold commits that are not published yet.
 pub(super) fn changes(
     connection: &mut Connection,
     prefix: &str,
     after: u64,
+    end: u64,
 ) -> Result<(VecDeque<Event>, u64), StoreError> {
     let tx = connection.transaction().map_err(failed)?;
     refuse_compacted(&tx, after)?;
-    let sql = format!("SELECT {COLUMNS} FROM log WHERE rev > ?1 ORDER BY rev LIMIT ?2");
+    let sql = format!("SELECT {COLUMNS} FROM log WHERE rev > ?1 AND rev <= ?2 ORDER BY rev LIMIT ?3");
     let mut select = tx.prepare_cached(&sql).map_err(failed)?;
     let mut one = one(&tx)?;
-    let mut rows = select.query(params![after.cast_signed(), STEP_ROWS_MAX]).map_err(failed)?;
+    let mut rows = select.query(params![after.cast_signed(), end.cast_signed(), STEP_ROWS_MAX]).map_err(failed)?;
     let (mut events, mut upto, mut bytes) = (VecDeque::new(), after, 0);
     while events.len() < STEP_EVENTS_MAX
         && bytes < STEP_BYTES_MAX
@@ -233,7 +235,9 @@ pub(super) fn changes(
         bytes += event.bytes();
         events.push_back(event);
     }
-    Ok((events, upto))
+    // Revision 1 is the empty store and the only one without a row.
+    let upto = upto.max(1);
+    if upto == after { Err(failed(format!("revision {} is missing", after + 1))) } else { Ok((events, upto)) }
 }
 
 /// Takes the changes after `to` up to `from` back out of `tree`, which is the state at `from`.

@@ -37,7 +37,7 @@ pub(super) struct Shared {
     pub(super) readers: Option<Readers>,
     /// Held while a checkpoint runs: SQLite allows one at a time.
     pub(super) checkpoint: Mutex<()>,
-    /// Pages in the write-ahead log when it was last looked at.
+    /// Pages in the write-ahead log when it was last looked at, and an estimate of those written since.
     pub(super) wal_pages: AtomicU64,
     /// Whether something was committed since the last checkpoint began.
     pub(super) dirty: AtomicBool,

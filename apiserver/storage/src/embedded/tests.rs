@@ -215,3 +215,71 @@ async fn a_full_disk_poisons_and_a_restart_heals() {
     assert_eq!((store.count("/a/"), store.revision()), (good, good + 1));
     done(&store, put("/b", Condition::Absent, "")).await;
 }
+
+#[tokio::test]
+async fn compaction_deletes_rows_and_survives_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.db");
+    let store = Embedded::open(&path).unwrap();
+    let mut last = Condition::Absent;
+    for _ in 0..3 * 300 {
+        last = Condition::ModRevision(done(&store, put("/a", last, "x")).await);
+    }
+    let Condition::ModRevision(newest) = last else { panic!("it was written") };
+    let gone = done(&store, delete("/a", newest)).await;
+    store.compact(gone).await.unwrap();
+    let rows =
+        || {
+            store.shared.readers.as_ref().unwrap().run(|c| {
+                c.query_row("SELECT count(*) FROM log", [], |row| row.get::<_, u32>(0)).map_err(|e| panic!("{e}"))
+            })
+        };
+    let emptied = async {
+        while rows().await.unwrap() > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), emptied)
+        .await
+        .expect("no row is left, not even that of the newest revision");
+    drop(store);
+    let store = Embedded::open(&path).unwrap();
+    let compacted = StoreError::Compacted { requested: gone - 1, oldest: gone };
+    assert_eq!(store.watch("", gone - 1).await.err(), Some(compacted));
+    assert_eq!((store.revision(), store.count("")), (gone, 0));
+    assert_eq!(done(&store, put("/a", Condition::Absent, "")).await, gone + 1);
+}
+
+#[tokio::test]
+async fn the_write_ahead_log_stays_below_its_cap() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.db");
+    let store = Embedded::open(&path).unwrap();
+    let (wal, value) = (dir.path().join("store.db-wal"), "x".repeat(VALUE_BYTES_MAX));
+    let (mut last, mut largest) = (Condition::Absent, 0);
+    for n in 0..100 {
+        last = Condition::ModRevision(done(&store, put("/a", last, &value)).await);
+        largest = largest.max(wal.metadata().unwrap().len());
+        let Condition::ModRevision(newest) = last else { panic!("it was written") };
+        assert_eq!(newest, n + 2);
+    }
+    let cap = u64::from(keeper::WAL_BYTES_MAX) + 4 * VALUE_BYTES_MAX as u64;
+    assert!(largest < cap, "{largest} of {cap} bytes");
+}
+
+#[tokio::test]
+async fn a_watch_from_before_the_ring_reads_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Embedded::open(dir.path().join("store.db")).unwrap();
+    let value = "x".repeat(1 << 20);
+    let mut last = Condition::Absent;
+    for _ in 0..40 {
+        last = Condition::ModRevision(done(&store, put("/a", last, &value)).await);
+    }
+    assert!(store.shared.hub().floor() > 10, "the ring holds 32 MiB, the last 16 changes with their previous values");
+    let mut watch = store.watch("/", 1).await.unwrap();
+    let revisions: Vec<_> = changes(&mut watch, 40).await.iter().map(revision_of).collect();
+    assert_eq!(revisions, (2..=41).collect::<Vec<_>>());
+    let old = store.range(Range { revision: Some(3), ..range("/") }).await.unwrap();
+    assert_eq!(old.items[0].mod_revision, 3);
+}

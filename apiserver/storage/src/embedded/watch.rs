@@ -80,12 +80,12 @@ impl Watch {
         match (step, &self.shared.readers) {
             (CatchUp::Live(id), _) => self.live = Some(id),
             (CatchUp::Events(events, upto), _) => (self.caught, self.cursor) = (events, upto),
-            (CatchUp::Behind, Some(readers)) => {
+            (CatchUp::Behind(upto), Some(readers)) => {
                 let (prefix, after) = (self.prefix.clone(), self.cursor);
-                let (events, upto) = readers.run(move |c| log::changes(c, &prefix, after)).await?;
+                let (events, upto) = readers.run(move |c| log::changes(c, &prefix, after, upto)).await?;
                 (self.caught, self.cursor) = (events, upto);
             }
-            (CatchUp::Behind, None) => {
+            (CatchUp::Behind(_), None) => {
                 let oldest = self.shared.oldest(&self.shared.hub());
                 return Err(StoreError::Compacted { requested: self.cursor, oldest });
             }
