@@ -1,11 +1,15 @@
 //! What must exist before the first request.
 
 use apiserver_api::{ClusterName, Reason, Status};
-use apiserver_machinery::options::WriteOptions;
+use apiserver_machinery::{
+    Resource,
+    object::{set, text},
+    options::WriteOptions,
+};
 use serde_json::{Value, json};
 
 use crate::{
-    registry::{Registry, UpdateOptions, logical_clusters, namespaces},
+    registry::{ObjectKey, Registry, UpdateOptions, logical_clusters, namespaces},
     server::ApiServer,
 };
 
@@ -33,33 +37,27 @@ impl ApiServer {
 
     async fn create_logical_cluster(&self, cluster: &ClusterName) -> Result<(), Status> {
         let object = json!({"metadata": {"name": "cluster", "annotations": {"kcp.io/path": cluster.as_str()}}});
-        if !create_missing(self.registry(), logical_clusters(), cluster, object).await? {
-            return Ok(());
-        }
+        create_missing(self.registry(), logical_clusters(), cluster, object).await?;
+        // Also when it was there: a start that was interrupted in between is completed.
         let url = format!("{}/clusters/{cluster}", self.options().external_url.trim_end_matches('/'));
-        let key = crate::registry::ObjectKey::new(cluster, "", "cluster");
         let options = UpdateOptions { subresource: "status", ..UpdateOptions::default() };
         let ready = |old: Option<&Value>| {
             let mut new = old.cloned().unwrap_or_default();
-            if let Some(fields) = new.as_object_mut() {
-                fields.insert("status".into(), json!({"phase": "Ready", "URL": url}));
+            if matches!(text(&new, &["status", "phase"]), "" | "Scheduling") {
+                set(&mut new, "status", json!({"phase": "Ready", "URL": url}));
             }
             Ok(new)
         };
+        let key = ObjectKey::new(cluster, "", "cluster");
         self.registry().modify(logical_clusters(), &key, &options, ready).await.map(|_| ())
     }
 }
 
-/// Whether the object was created now.
-async fn create_missing(
-    registry: &Registry,
-    resource: &'static apiserver_machinery::Resource,
-    cluster: &ClusterName,
-    object: Value,
-) -> Result<bool, Status> {
+/// Creates the object unless it is there.
+async fn create_missing(registry: &Registry, resource: &'static Resource, cluster: &ClusterName, object: Value) -> Result<(), Status> {
     match registry.create(resource, cluster, "", object, &WriteOptions::default()).await {
-        Ok(_) => Ok(true),
-        Err(status) if status.reason == Some(Reason::AlreadyExists) => Ok(false),
+        Ok(_) => Ok(()),
+        Err(status) if status.reason == Some(Reason::AlreadyExists) => Ok(()),
         Err(status) => Err(status),
     }
 }

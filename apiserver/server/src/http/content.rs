@@ -1,65 +1,61 @@
-//! temporary
+//! Bodies of requests, and warnings in answers.
+
 use apiserver_api::Status;
 use apiserver_machinery::{
-    Resource,
-    options::{FieldValidation, WriteOptions},
+    Resource, decode,
+    negotiate::{self, PatchType},
+    options::FieldValidation,
+    patch,
 };
-use http::Response;
+use http::{HeaderValue, Response};
 use serde_json::Value;
 
 use super::body::Body;
 use crate::server::Call;
 
-pub(crate) struct Decoded {
-    pub(crate) object: Value,
-    pub(crate) warnings: Vec<String>,
+/// The object in the body of a POST or PUT, and the warnings that are due.
+///
+/// # Errors
+/// 415, 400.
+pub(crate) fn object(call: &Call<'_>, resource: &Resource, validation: FieldValidation) -> Result<(Value, Vec<String>), Status> {
+    let format = negotiate::body_format(resource, call.header("content-type"))?;
+    decode::body(resource, format, &call.body)?.validated(resource, validation)
 }
 
-pub(crate) fn object(call: &Call<'_>, _: &Resource, _: &WriteOptions) -> Result<Decoded, Status> {
-    let object = serde_json::from_slice(&call.body).map_err(|e| Status::bad_request(e.to_string()))?;
-    Ok(Decoded { object, warnings: vec![] })
-}
-
-pub(crate) fn with_warnings(response: Response<Body>, _: &[String]) -> Result<Response<Body>, Status> {
-    Ok(response)
-}
-
-pub(crate) struct Patch(Value);
-
-pub(crate) fn patch(call: &Call<'_>, _: &Resource) -> Result<Patch, Status> {
-    serde_json::from_slice(&call.body).map(Patch).map_err(|e| Status::bad_request(e.to_string()))
-}
-
-impl Patch {
-    pub(crate) fn apply(&self, _: &Resource, old: &Value, _: FieldValidation) -> Result<(Value, Vec<String>), Status> {
-        let mut new = old.clone();
-        merge(&mut new, &self.0);
-        Ok((new, vec![]))
-    }
-}
-
-fn merge(target: &mut Value, patch: &Value) {
-    let Some(patch) = patch.as_object() else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = serde_json::json!({});
-    }
-    if let Some(target) = target.as_object_mut() {
-        for (k, v) in patch {
-            if v.is_null() {
-                target.remove(k);
-            } else {
-                merge(target.entry(k.clone()).or_insert(Value::Null), v);
-            }
-        }
-    }
-}
-
-pub(crate) fn delete_options(call: &Call<'_>) -> Result<Option<Value>, Status> {
+/// The body of a DELETE, if there is one.
+///
+/// # Errors
+/// 415, 400.
+pub(crate) fn delete_options(call: &Call<'_>, resource: &Resource) -> Result<Option<Value>, Status> {
     if call.body.is_empty() {
         return Ok(None);
     }
-    serde_json::from_slice(&call.body).map(Some).map_err(|e| Status::bad_request(e.to_string()))
+    decode::delete_options(negotiate::body_format(resource, call.header("content-type"))?, &call.body)
+}
+
+/// Most characters of all warnings of one answer, and of one of them when that is not enough (upstream's limits).
+const WARNINGS_MAX: usize = 4096;
+const WARNING_MAX: usize = 256;
+
+/// Adds `Warning` headers: each text once, and not more than clients can take.
+pub(crate) fn warn(response: &mut Response<Body>, warnings: &[String]) {
+    let total: usize = warnings.iter().map(String::len).sum();
+    let mut seen: Vec<&String> = Vec::new();
+    let mut used = 0;
+    for text in warnings {
+        if seen.contains(&text) {
+            continue;
+        }
+        seen.push(text);
+        let limit = if total > WARNINGS_MAX { WARNING_MAX } else { usize::MAX };
+        let short: String = text.chars().filter(|c| !c.is_control()).take(limit).collect();
+        used += short.len();
+        if used > WARNINGS_MAX {
+            return;
+        }
+        let quoted = short.replace('\\', "\\\\").replace('"', "\\\"");
+        if let Ok(value) = HeaderValue::from_bytes(format!("299 - \"{quoted}\"").as_bytes()) {
+            response.headers_mut().append(http::header::WARNING, value);
+        }
+    }
 }

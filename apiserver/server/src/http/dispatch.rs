@@ -5,7 +5,7 @@ use apiserver_machinery::{Resource, builtin};
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::json;
 
-use super::{authorization::Place, body::Body, discovery, health, openapi, read, respond, watch, write};
+use super::{authorization::Place, body::Body, discovery, health, openapi, read, respond, version, watch, write};
 use crate::{
     registry::{Collection, ObjectKey},
     server::Call,
@@ -34,7 +34,7 @@ async fn path(call: &Call<'_>) -> Result<Response<Body>, Status> {
     }
     let answer = match path {
         "/" => Some(respond::json(StatusCode::OK, &json!({"paths": discovery::paths()}))),
-        "/version" | "/version/" => Some(respond::bytes(StatusCode::OK, respond::JSON, discovery::version())),
+        "/version" | "/version/" => Some(respond::json(StatusCode::OK, &version::version())),
         _ => match discovery::answer(call)? {
             Some(answer) => Some(answer),
             None => openapi::answer(call)?,

@@ -20,7 +20,7 @@ pub(crate) enum Form {
     /// `as=Table`.
     Table(TableFormat),
     /// `as=PartialObjectMetadata` or `as=PartialObjectMetadataList`.
-    Partial,
+    Partial(&'static str),
 }
 
 impl Form {
@@ -28,7 +28,7 @@ impl Form {
     pub(crate) fn write_one(self, out: &mut Vec<u8>, object: &Object, with_columns: bool) -> Result<(), Status> {
         match self {
             Self::Plain => object.write_json(out, true),
-            Self::Partial => object.write_partial(out, true),
+            Self::Partial(version) => object.write_partial(out, version),
             Self::Table(format) => {
                 write_value(out, &table::table_of_one(object.resource(), format, &object.value()?, with_columns))
             }
@@ -58,7 +58,7 @@ impl Form {
             metadata.insert("annotations".into(), json!({"k8s.io/initial-events-end": "true"}));
         }
         let (kind, version) = match self {
-            Self::Partial => ("PartialObjectMetadata", "meta.k8s.io/v1".to_owned()),
+            Self::Partial(version) => ("PartialObjectMetadata", format!("meta.k8s.io/{version}")),
             _ => (resource.kind, resource.api_version()),
         };
         let bookmark = json!({"kind": kind, "apiVersion": version, "metadata": metadata});
@@ -104,7 +104,7 @@ impl Form {
         }
         let (kind, version, items) = match self {
             Self::Plain => (resource.list_kind(), resource.api_version(), "items"),
-            Self::Partial => ("PartialObjectMetadataList".to_owned(), "meta.k8s.io/v1".to_owned(), "items"),
+            Self::Partial(version) => ("PartialObjectMetadataList".to_owned(), format!("meta.k8s.io/{version}"), "items"),
             Self::Table(format) => ("Table".to_owned(), format!("meta.k8s.io/{}", format.version), "rows"),
         };
         let mut out =
@@ -142,7 +142,7 @@ impl List {
             }
             match self.form {
                 Form::Plain => object.write_json(&mut out, false),
-                Form::Partial => object.write_partial(&mut out, true),
+                Form::Partial(version) => object.write_partial(&mut out, version),
                 Form::Table(format) => {
                     let value = object.value().unwrap_or(Value::Null);
                     write_value(&mut out, &table::row(self.resource, format, &value));

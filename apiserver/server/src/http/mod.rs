@@ -14,6 +14,7 @@ mod openapi;
 mod read;
 pub(crate) mod respond;
 pub(crate) mod target;
+mod version;
 mod watch;
 mod write;
 

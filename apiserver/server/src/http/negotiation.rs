@@ -1,24 +1,59 @@
-//! temporary
+//! Which form the client wants, by its header `Accept`. A form that cannot be served is refused before anything is
+//! written (api-server.md 2.1).
+
 use apiserver_api::Status;
-use apiserver_machinery::{Resource, table::IncludeObject};
+use apiserver_machinery::{
+    Resource,
+    negotiate::{self, AnswerForm},
+    table::IncludeObject,
+};
 
 use super::form::{Form, TableFormat};
 use crate::{clock, server::Call};
 
-fn form(call: &Call<'_>) -> Result<Form, Status> {
-    let accept = call.headers.get("accept").and_then(|a| a.to_str().ok()).unwrap_or_default();
-    if accept.contains("as=Table") {
-        let include = IncludeObject::parse(&call.info.query_value("includeObject").unwrap_or_default())?;
-        return Ok(Form::Table(TableFormat { version: "v1", include, now: clock::unix_now() }));
-    }
-    Ok(if accept.contains("as=PartialObjectMetadata") { Form::Partial } else { Form::Plain })
-}
+/// For an answer with one object.
+///
+/// # Errors
+/// 406; 400 for a wrong `includeObject`.
 pub(crate) fn one(call: &Call<'_>) -> Result<Form, Status> {
-    form(call)
+    form(call, negotiate::object_form(call.accept(), false, "")?)
 }
-pub(crate) fn list(call: &Call<'_>, _: &Resource) -> Result<Form, Status> {
-    form(call)
+
+/// For an answer with a list.
+///
+/// # Errors
+/// As for [`one`].
+pub(crate) fn list(call: &Call<'_>, resource: &Resource) -> Result<Form, Status> {
+    form(call, negotiate::object_form(call.accept(), true, &resource.list_kind())?)
 }
+
+/// For the events of a watch.
+///
+/// # Errors
+/// As for [`one`].
 pub(crate) fn watch(call: &Call<'_>) -> Result<Form, Status> {
-    form(call)
+    form(call, negotiate::watch_form(call.accept())?)
+}
+
+fn form(call: &Call<'_>, form: AnswerForm) -> Result<Form, Status> {
+    Ok(match form {
+        AnswerForm::Object => Form::Plain,
+        AnswerForm::Partial(version) => Form::Partial(version),
+        AnswerForm::Table(version) => {
+            let include = IncludeObject::parse(&call.info.query_value("includeObject").unwrap_or_default())?;
+            Form::Table(TableFormat { version, include, now: clock::unix_now() })
+        }
+    })
+}
+
+impl Call<'_> {
+    /// A header's text; of a repeated one the first.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    /// What the client accepts.
+    pub(crate) fn accept(&self) -> Option<&str> {
+        self.header("accept")
+    }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use apiserver_api::Status;
-use apiserver_machinery::{Resource, options::ListOptions};
+use apiserver_machinery::{Resource, options::ListOptions, selector::FieldSelector};
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
 use http::Response;
@@ -30,7 +30,11 @@ const CHUNK: usize = 64 * 1024;
 /// A stream of events. What goes wrong behind the checks of the options is an ERROR event, as upstream does it.
 pub(crate) async fn watch(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
     let form = negotiation::watch(call)?;
-    let options = ListOptions::parse(resource, &call.info.list_options()?)?;
+    let mut options = ListOptions::parse(resource, &call.info.list_options()?)?;
+    if !call.info.name.is_empty() && options.selector.fields.exact_name().is_none() {
+        // The old form `/api/v1/watch/.../<name>`.
+        options.selector.fields = FieldSelector::parse(resource, &format!("metadata.name={}", call.info.name))?;
+    }
     let now = Instant::now();
     let end = now + options.timeout.unwrap_or_else(|| LIFE + LIFE.mul_f64(jitter()));
     let current = call.server.registry().store().revision();

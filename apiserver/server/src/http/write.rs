@@ -8,7 +8,7 @@ use apiserver_machinery::{
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::{admission, body::Body, content, negotiation, respond};
+use super::{admission, body::Body, content, form::Form, negotiation, respond};
 use crate::{
     errors,
     registry::{Deleted, Object, UpdateOptions},
@@ -19,21 +19,21 @@ use crate::{
 pub(crate) async fn create(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
     let form = negotiation::one(call)?;
     let options = WriteOptions::parse(WriteVerb::Create, call.info.query)?;
-    let mut decoded = content::object(call, resource, &options)?;
-    admission::create(&call.user, resource, &mut decoded.object)?;
+    let (mut object, warnings) = content::object(call, resource, options.field_validation)?;
+    admission::create(&call.user, resource, &mut object)?;
     let object = call
         .server
         .registry()
-        .create(resource, call.cluster()?, &call.info.namespace, decoded.object, &options)
+        .create(resource, call.cluster()?, &call.info.namespace, object, &options)
         .await?;
-    content::with_warnings(form.one(StatusCode::CREATED, &object)?, &decoded.warnings)
+    answer(form, StatusCode::CREATED, &object, &warnings)
 }
 
 /// PUT of an object or of a subresource.
 pub(crate) async fn update(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
     let form = negotiation::one(call)?;
     let write = WriteOptions::parse(WriteVerb::Update, call.info.query)?;
-    let decoded = content::object(call, resource, &write)?;
+    let (new, warnings) = content::object(call, resource, write.field_validation)?;
     let options = UpdateOptions {
         write,
         subresource: subresource(call, resource),
@@ -41,12 +41,12 @@ pub(crate) async fn update(call: &Call<'_>, resource: &'static Resource) -> Resu
         uid_is_precondition: true,
     };
     let change = |old: Option<&Value>| {
-        admission::update(&call.user, resource, old, &decoded.object)?;
-        Ok(decoded.object.clone())
+        admission::update(&call.user, resource, old, &new)?;
+        Ok(new.clone())
     };
     let written = call.server.registry().modify(resource, &call.key()?, &options, change).await?;
     let code = if written.created { StatusCode::CREATED } else { StatusCode::OK };
-    content::with_warnings(form.one(code, &written.object)?, &decoded.warnings)
+    answer(form, code, &written.object, &warnings)
 }
 
 /// PATCH of an object or of a subresource, in three of the four forms (server-side apply comes later: 415).
@@ -61,24 +61,23 @@ pub(crate) async fn patch(call: &Call<'_>, resource: &'static Resource) -> Resul
         may_create: false,
         uid_is_precondition: false,
     };
-    let warnings = std::sync::Mutex::new(Vec::new());
+    let mut warnings = Vec::new();
     let change = |old: Option<&Value>| {
         let old = old.ok_or_else(|| errors::not_found(resource, &call.info.name))?;
         let (new, warned) = patch.apply(resource, old, validation)?;
         admission::update(&call.user, resource, Some(old), &new)?;
         // Of the last attempt: the one that was written.
-        *warnings.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = warned;
+        warnings = warned;
         Ok(new)
     };
     let written = call.server.registry().modify(resource, &call.key()?, &options, change).await?;
-    let warnings = warnings.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    content::with_warnings(form.one(StatusCode::OK, &written.object)?, &warnings)
+    answer(form, StatusCode::OK, &written.object, &warnings)
 }
 
 /// DELETE of an object: a Status when it is gone, the object when finalizers hold it.
 pub(crate) async fn delete(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
     let form = negotiation::one(call)?;
-    let options = delete_options(call)?;
+    let options = delete_options(call, resource)?;
     let key = call.key()?;
     if resource.immortal.contains(&&*key.name) {
         return Err(errors::forbidden(resource, &key.name, &format!("this {} may not be deleted", resource.singular)));
@@ -96,14 +95,20 @@ pub(crate) async fn delete(call: &Call<'_>, resource: &'static Resource) -> Resu
 /// DELETE of a collection: the list of what was there.
 pub(crate) async fn delete_collection(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
     let form = negotiation::list(call, resource)?;
-    let options = delete_options(call)?;
+    let options = delete_options(call, resource)?;
     let list = ListOptions::parse(resource, &call.info.list_options()?)?;
     let page = call.server.registry().delete_collection(resource, &call.collection(), &list, &options).await?;
     Ok(form.list(resource, page))
 }
 
-fn delete_options(call: &Call<'_>) -> Result<DeleteOptions, Status> {
-    DeleteOptions::parse(content::delete_options(call)?.as_ref(), call.info.query)
+fn delete_options(call: &Call<'_>, resource: &Resource) -> Result<DeleteOptions, Status> {
+    DeleteOptions::parse(content::delete_options(call, resource)?.as_ref(), call.info.query)
+}
+
+fn answer(form: Form, code: StatusCode, object: &Object, warnings: &[String]) -> Result<Response<Body>, Status> {
+    let mut response = form.one(code, object)?;
+    content::warn(&mut response, warnings);
+    Ok(response)
 }
 
 fn subresource(call: &Call<'_>, resource: &Resource) -> &'static str {

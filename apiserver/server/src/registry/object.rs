@@ -190,24 +190,20 @@ impl Object {
         write_value(out, &value);
     }
 
-    /// Appends only the metadata, as a `PartialObjectMetadata`; `typed` as in [`Object::write_json`].
-    pub fn write_partial(&self, out: &mut Vec<u8>, typed: bool) {
-        let head: &[u8] = if typed {
-            b"{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":{"
-        } else {
-            METADATA
-        };
+    /// Appends only the metadata, as a `PartialObjectMetadata` of `meta.k8s.io/<version>`.
+    pub fn write_partial(&self, out: &mut Vec<u8>, version: &str) {
+        let head = format!("{{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/{version}\",\"metadata\":{{");
         let bytes = &self.kv.value[..];
         let metadata =
             metadata_start(bytes).and_then(|at| bytes.get(at..)).and_then(|body| body.get(..object_end(body)?));
         match metadata {
             Some(body) => {
-                out.extend_from_slice(head);
+                out.extend_from_slice(head.as_bytes());
                 self.write_read_fields(out, body);
                 out.extend_from_slice(b"}}");
             }
             None => {
-                out.extend_from_slice(head);
+                out.extend_from_slice(head.as_bytes());
                 out.pop();
                 let metadata = self
                     .value()
@@ -334,4 +330,69 @@ fn write_members<'a>(out: &mut Vec<u8>, members: impl Iterator<Item = (&'a Strin
 /// Appends any value.
 pub(crate) fn write_value(out: &mut Vec<u8>, value: &Value) {
     serde_json::to_writer(out, value).expect("a Value is always JSON, a Vec takes every write");
+}
+
+#[cfg(test)]
+mod tests {
+    use apiserver_machinery::builtin;
+
+    use super::*;
+
+    fn stored(bytes: &[u8]) -> Object {
+        let maps = builtin::find("", "v1", "configmaps").unwrap();
+        let key = "/registry/core/configmaps/root/ns/a";
+        let kv = KeyValue { key: key.into(), value: Bytes::copy_from_slice(bytes), create_revision: 3, mod_revision: 7 };
+        Object::new(maps, "/registry/core/configmaps/".len(), kv)
+    }
+
+    fn written(write: impl Fn(&mut Vec<u8>)) -> Value {
+        let mut out = Vec::new();
+        write(&mut out);
+        serde_json::from_slice(&out).unwrap()
+    }
+
+    /// Spliced and parsed renderings of the same object agree, whatever stands in its metadata.
+    #[test]
+    fn splicing_is_parsing() {
+        let maps = builtin::find("", "v1", "configmaps").unwrap();
+        for metadata in [
+            json!({}),
+            json!({"name": "a"}),
+            json!({"annotations": {"a": "\"metadata\":{", "kcp.io/cluster": "forged"}, "name": "a"}),
+            json!({"annotations": {"kcp.io/cluster": "forged"}, "resourceVersion": "99"}),
+            json!({"annotations": {}, "labels": {"a": "}\\\"{"}}),
+            json!({"finalizers": ["a", "b"], "annotations": {"x": "{\"annotations\":{"}}),
+        ] {
+            let mut value = json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata, "data": {"k": "}\"metadata\":{"}});
+            strip(&mut value);
+            let fast = stored(&encode(maps, &value));
+            assert!(metadata_start(&fast.kv.value).is_some());
+            // The same members in another order: a foreign writer's.
+            let slow = stored(value.to_string().as_bytes());
+            assert!(metadata_start(&slow.kv.value).is_none());
+            for typed in [true, false] {
+                assert_eq!(written(|out| fast.write_json(out, typed)), written(|out| slow.write_json(out, typed)));
+            }
+            assert_eq!(written(|out| fast.write_partial(out, "v1")), written(|out| slow.write_partial(out, "v1")));
+            let shown = written(|out| fast.write_json(out, true));
+            assert_eq!(shown, fast.value().unwrap());
+            assert_eq!(shown["metadata"]["annotations"][CLUSTER_ANNOTATION], "root");
+            assert_eq!(shown["metadata"]["resourceVersion"], "7");
+            assert_eq!(fast.stored().unwrap(), value);
+        }
+    }
+
+    #[test]
+    fn the_key_says_where_it_is() {
+        let object = stored(b"{}");
+        assert_eq!((object.cluster(), object.namespace(), object.name()), ("root", "ns", "a"));
+        assert_eq!(object.key(), super::super::ObjectKey::new(&"root".parse().unwrap(), "ns", "a"));
+    }
+
+    #[test]
+    fn broken_bytes_do_not_break_a_list() {
+        let object = stored(b"{\"kind\":\"x");
+        assert!(object.value().is_err());
+        assert_eq!(written(|out| object.write_json(out, false))["metadata"]["name"], "a");
+    }
 }

@@ -1,7 +1,10 @@
 //! Create, update and modify.
 
-use apiserver_api::{ClusterName, Status};
-use apiserver_machinery::{Resource, meta, object::text, options::WriteOptions};
+use apiserver_api::{ClusterName, Reason, Status};
+use apiserver_machinery::{Resource, meta,
+    object::{metadata_mut, name},
+    options::WriteOptions,
+};
 use apiserver_storage::{Condition, KeyValue, Txn, TxnOutcome};
 use serde_json::Value;
 
@@ -49,11 +52,13 @@ impl Registry {
         object: Value,
         options: &WriteOptions,
     ) -> Result<Object, Status> {
-        let given = !text(&object, &["metadata", "name"]).is_empty();
-        for attempt in 1.. {
+        let given = !name(&object).is_empty();
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
             let mut value = object.clone();
             meta::prepare_create(resource, &mut value, namespace, clock::unix_now())?;
-            let name = text(&value, &["metadata", "name"]).to_owned();
+            let name = name(&value).to_owned();
             self.admit_create(resource, cluster, namespace, &name).await?;
             (resource.prepare)(&mut value, None);
             meta::validate(resource, &value, None)?;
@@ -64,7 +69,6 @@ impl Registry {
                 None => {}
             }
         }
-        Err(errors::internal("unreachable: the loop ends by returning"))
     }
 
     /// Stores a new object; `None` when the name is taken.
@@ -123,22 +127,19 @@ impl Registry {
         resource: &'static Resource,
         key: &ObjectKey,
         options: &UpdateOptions,
-        change: F,
+        mut change: F,
     ) -> Result<Written, Status>
     where
-        F: Fn(Option<&Value>) -> Result<Value, Status> + Send + Sync,
+        F: FnMut(Option<&Value>) -> Result<Value, Status> + Send,
     {
         for _ in 0..ATTEMPTS {
             let Some(current) = self.find(resource, key).await? else {
                 if !(options.may_create && options.subresource.is_empty()) {
                     return Err(errors::not_found(resource, &key.name));
                 }
-                let object = self.create(resource, &key.cluster, &key.namespace, change(None)?, &options.write).await;
-                match object {
-                    Ok(object) => return Ok(Written { object, created: true }),
-                    // Somebody else created it between the read and the write.
-                    Err(status) if status.reason == Some(apiserver_api::Reason::AlreadyExists) => continue,
-                    Err(status) => return Err(status),
+                match self.create_named(resource, key, change(None)?, &options.write).await? {
+                    Some(object) => return Ok(Written { object, created: true }),
+                    None => continue,
                 }
             };
             let old = current.value()?;
@@ -153,6 +154,21 @@ impl Registry {
             }
         }
         Err(errors::stale(resource, &key.name))
+    }
+
+    /// Creates an object under the name of the URL; `None` when somebody else was faster.
+    async fn create_named(&self, resource: &'static Resource, key: &ObjectKey, mut object: Value, options: &WriteOptions) -> Result<Option<Object>, Status> {
+        let given = name(&object);
+        if !given.is_empty() && *given != *key.name {
+            let text = format!("the name of the object ({given}) does not match the name on the URL ({})", key.name);
+            return Err(Status::bad_request(text));
+        }
+        metadata_mut(&mut object).insert("name".into(), (&*key.name).into());
+        match self.create(resource, &key.cluster, &key.namespace, object, options).await {
+            Ok(object) => Ok(Some(object)),
+            Err(status) if status.reason == Some(Reason::AlreadyExists) => Ok(None),
+            Err(status) => Err(status),
+        }
     }
 
     /// Writes the new state of an object over `current`; `None` when that was changed meanwhile.
