@@ -54,7 +54,12 @@ impl ApiServer {
 }
 
 /// Creates the object unless it is there.
-async fn create_missing(registry: &Registry, resource: &'static Resource, cluster: &ClusterName, object: Value) -> Result<(), Status> {
+async fn create_missing(
+    registry: &Registry,
+    resource: &'static Resource,
+    cluster: &ClusterName,
+    object: Value,
+) -> Result<(), Status> {
     match registry.create(resource, cluster, "", object, &WriteOptions::default()).await {
         Ok(_) => Ok(()),
         Err(status) if status.reason == Some(Reason::AlreadyExists) => Ok(()),

@@ -12,13 +12,30 @@ use support::{Client, Watch, meta, server};
 
 #[derive(Clone, Debug)]
 enum Op {
-    Create { cluster: usize, name: usize, label: usize },
-    Update { cluster: usize, name: usize, label: usize },
+    Create {
+        cluster: usize,
+        name: usize,
+        label: usize,
+    },
+    Update {
+        cluster: usize,
+        name: usize,
+        label: usize,
+    },
     /// Writes what is there already.
-    Touch { cluster: usize, name: usize },
-    Delete { cluster: usize, name: usize },
+    Touch {
+        cluster: usize,
+        name: usize,
+    },
+    Delete {
+        cluster: usize,
+        name: usize,
+    },
     /// A write with a version that is not the present one.
-    Stale { cluster: usize, name: usize },
+    Stale {
+        cluster: usize,
+        name: usize,
+    },
 }
 
 const CLUSTERS: [&str; 2] = ["one", "two"];
@@ -144,7 +161,11 @@ async fn scenario(ops: Vec<Op>, split: usize) {
         assert_eq!(pages(&all, "/api/v1/configmaps?", limit).await, model, "limit {limit}");
     }
     let of = |cluster: usize, label: Option<usize>| -> Model {
-        model.iter().filter(|((c, _), (l, _))| *c == cluster && label.is_none_or(|want| want == *l)).map(|(k, v)| (*k, v.clone())).collect()
+        model
+            .iter()
+            .filter(|((c, _), (l, _))| *c == cluster && label.is_none_or(|want| want == *l))
+            .map(|(k, v)| (*k, v.clone()))
+            .collect()
     };
     for (index, cluster) in CLUSTERS.iter().enumerate() {
         let client = Client::new(&server, cluster);
@@ -172,7 +193,8 @@ async fn scenario(ops: Vec<Op>, split: usize) {
 #[test]
 fn list_and_watch_add_up_to_the_state() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let mut runner = TestRunner::new(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() });
+    let mut runner =
+        TestRunner::new(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() });
     runner
         .run(&(ops(), 0..40_usize), |(ops, split)| {
             runtime.block_on(scenario(ops, split));

@@ -52,7 +52,14 @@ async fn the_wildcard_is_for_reading_collections() {
     let server = server().await;
     let all = Client::new(&server, "*");
     let body = json!({"metadata": {"name": "a"}});
-    for answer in [all.post(MAPS, &body).await, all.get(&format!("{MAPS}/a")).await, all.put(&format!("{MAPS}/a"), &body).await, all.merge(&format!("{MAPS}/a"), &body).await, all.delete(MAPS).await, all.delete(&format!("{MAPS}/a")).await] {
+    for answer in [
+        all.post(MAPS, &body).await,
+        all.get(&format!("{MAPS}/a")).await,
+        all.put(&format!("{MAPS}/a"), &body).await,
+        all.merge(&format!("{MAPS}/a"), &body).await,
+        all.delete(MAPS).await,
+        all.delete(&format!("{MAPS}/a")).await,
+    ] {
         let text = "the server does not allow this method on the requested resource in the `*` logical cluster";
         assert_eq!(answer.refusal(), (405, "MethodNotAllowed".into(), text.into()));
     }
@@ -67,12 +74,21 @@ async fn paths_lead_through_workspaces() {
     for (name, cluster) in [("org", "one"), ("gone", "")] {
         root.post(workspaces, &json!({"metadata": {"name": name}, "spec": if cluster.is_empty() { json!({}) } else { json!({"cluster": cluster}) }})).await.ok();
     }
-    Client::new(&server, "one").post(workspaces, &json!({"metadata": {"name": "team"}, "spec": {"cluster": "two"}})).await.ok();
+    Client::new(&server, "one")
+        .post(workspaces, &json!({"metadata": {"name": "team"}, "spec": {"cluster": "two"}}))
+        .await
+        .ok();
     Client::new(&server, "one").map("a", "1").await;
     Client::new(&server, "two").map("b", "2").await;
-    assert_eq!(Client::new(&server, "root:org").get(&format!("{MAPS}/a")).await.ok()["metadata"]["annotations"]["kcp.io/cluster"], "one");
+    assert_eq!(
+        Client::new(&server, "root:org").get(&format!("{MAPS}/a")).await.ok()["metadata"]["annotations"]["kcp.io/cluster"],
+        "one"
+    );
     for prefix in ["root:org:team", "one:team"] {
-        assert_eq!(Client::new(&server, prefix).get(&format!("{MAPS}/b")).await.ok()["metadata"]["annotations"]["kcp.io/cluster"], "two");
+        assert_eq!(
+            Client::new(&server, prefix).get(&format!("{MAPS}/b")).await.ok()["metadata"]["annotations"]["kcp.io/cluster"],
+            "two"
+        );
     }
     for prefix in ["root:gone", "root:org:none", "two:x"] {
         let refused = Client::new(&server, prefix).get(MAPS).await.refusal();
@@ -84,7 +100,10 @@ async fn paths_lead_through_workspaces() {
     let logical = "/apis/core.kcp.io/v1alpha1/logicalclusters/cluster";
     let one = Client::new(&server, "one");
     one.merge(logical, &json!({"metadata": {"annotations": {"core.kcp.io/inactive": "true"}}})).await.ok();
-    assert_eq!(one.get(MAPS).await.refusal().2, "logicalclusters.core.kcp.io \"one\" is forbidden: logical cluster is marked inactive");
+    assert_eq!(
+        one.get(MAPS).await.refusal().2,
+        "logicalclusters.core.kcp.io \"one\" is forbidden: logical cluster is marked inactive"
+    );
     one.get(logical).await.ok();
 }
 
@@ -106,16 +125,46 @@ async fn what_is_not_there_and_what_does_not_fit() {
         ("GET", "/apis/tenancy.kcp.io/v1alpha1/workspaces/none", 404, "workspaces.tenancy.kcp.io \"none\" not found"),
         ("POST", "/api/v1/configmaps", 405, "the server does not allow this method on the requested resource"),
         ("PUT", MAPS, 405, "the server does not allow this method on the requested resource"),
-        ("POST", "/api/v1/namespaces/default/configmaps/x", 405, "the server does not allow this method on the requested resource"),
+        (
+            "POST",
+            "/api/v1/namespaces/default/configmaps/x",
+            405,
+            "the server does not allow this method on the requested resource",
+        ),
         ("DELETE", "/api/v1/namespaces", 405, "the server does not allow this method on the requested resource"),
         ("POST", "/version", 405, "the server does not allow this method on the requested resource"),
         ("POST", MAPS, 409, "configmaps \"x\" already exists"),
-        ("GET", "/api/v1/namespaces/default/configmaps?limit=abc", 400, "strconv.ParseInt: parsing \"abc\": invalid syntax"),
-        ("GET", "/api/v1/namespaces/default/configmaps?timeout=abc", 400, "invalid timeout specified in the request URL - time: invalid duration \"abc\""),
-        ("GET", "/api/v1/namespaces/default/configmaps?resourceVersion=99999999&resourceVersionMatch=NotOlderThan", 504, "Timeout: Too large resource version: 99999999, current: "),
-        ("GET", "/api/v1/namespaces/default/configmaps/x?resourceVersion=99999999", 504, "Timeout: Too large resource version: 99999999, current: "),
+        (
+            "GET",
+            "/api/v1/namespaces/default/configmaps?limit=abc",
+            400,
+            "strconv.ParseInt: parsing \"abc\": invalid syntax",
+        ),
+        (
+            "GET",
+            "/api/v1/namespaces/default/configmaps?timeout=abc",
+            400,
+            "invalid timeout specified in the request URL - time: invalid duration \"abc\"",
+        ),
+        (
+            "GET",
+            "/api/v1/namespaces/default/configmaps?resourceVersion=99999999&resourceVersionMatch=NotOlderThan",
+            504,
+            "Timeout: Too large resource version: 99999999, current: ",
+        ),
+        (
+            "GET",
+            "/api/v1/namespaces/default/configmaps/x?resourceVersion=99999999",
+            504,
+            "Timeout: Too large resource version: 99999999, current: ",
+        ),
         ("GET", "/api/v1/namespaces/default/configmaps?continue=abc", 400, "invalid continue token: "),
-        ("GET", "/api/v1/namespaces/default/configmaps?fieldSelector=data.k%3Dv", 400, "\"data.k\" is not a known field selector"),
+        (
+            "GET",
+            "/api/v1/namespaces/default/configmaps?fieldSelector=data.k%3Dv",
+            400,
+            "\"data.k\" is not a known field selector",
+        ),
     ] {
         let answer = one.send(method, path, "application/json", body.to_string()).await;
         let (got, _, text) = answer.refusal();
@@ -142,14 +191,27 @@ async fn concurrent_changes() {
     assert_eq!(one.put(&item, &old).await.ok()["data"]["k"], "1");
     old["metadata"]["resourceVersion"] = json!("abc");
     assert_eq!(one.put(&item, &old).await.refusal().0, 400);
-    for (field, value, text) in [("uid", "bad", "the UID in the precondition (bad) does not match the UID in record ("), ("resourceVersion", "1", "the ResourceVersion in the precondition (1) does not match the ResourceVersion in record (")] {
+    for (field, value, text) in [
+        ("uid", "bad", "the UID in the precondition (bad) does not match the UID in record ("),
+        (
+            "resourceVersion",
+            "1",
+            "the ResourceVersion in the precondition (1) does not match the ResourceVersion in record (",
+        ),
+    ] {
         let options = json!({"preconditions": {field: value}});
-        let (code, reason, message) = one.send("DELETE", &item, "application/json", options.to_string()).await.refusal();
+        let (code, reason, message) =
+            one.send("DELETE", &item, "application/json", options.to_string()).await.refusal();
         assert_eq!((code, &*reason), (409, "Conflict"));
         assert!(message.starts_with(&format!("Operation cannot be fulfilled on ConfigMap \"x\": {text}")), "{message}");
     }
     // Patches that race are all carried out.
-    let clients: Vec<_> = (0..4).map(|n| { let (one, item) = (one.clone(), item.clone()); tokio::spawn(async move { one.merge(&item, &json!({"data": {format!("p{n}"): "v"}})).await.code }) }).collect();
+    let clients: Vec<_> = (0..4)
+        .map(|n| {
+            let (one, item) = (one.clone(), item.clone());
+            tokio::spawn(async move { one.merge(&item, &json!({"data": {format!("p{n}"): "v"}})).await.code })
+        })
+        .collect();
     for client in clients {
         assert_eq!(client.await.unwrap(), 200);
     }
@@ -161,7 +223,10 @@ async fn bodies_are_bounded() {
     let server = server().await;
     let one = Client::new(&server, "one");
     let answer = one.send("POST", MAPS, "application/json", vec![b' '; BODY_LIMIT + 1]).await;
-    assert_eq!(answer.refusal(), (413, "RequestEntityTooLarge".into(), format!("Request entity too large: limit is {BODY_LIMIT}")));
+    assert_eq!(
+        answer.refusal(),
+        (413, "RequestEntityTooLarge".into(), format!("Request entity too large: limit is {BODY_LIMIT}"))
+    );
 }
 
 #[tokio::test]
@@ -171,7 +236,10 @@ async fn generated_names() {
     let created = one.post(MAPS, &json!({"metadata": {"generateName": "g-"}})).await.ok();
     let name = support::meta(&created, "name");
     assert!(name.starts_with("g-") && name.len() == 7, "{name}");
-    assert_eq!(one.post(MAPS, &json!({"metadata": {}})).await.refusal().2, "ConfigMap \"\" is invalid: metadata.name: Required value: name or generateName is required");
+    assert_eq!(
+        one.post(MAPS, &json!({"metadata": {}})).await.refusal().2,
+        "ConfigMap \"\" is invalid: metadata.name: Required value: name or generateName is required"
+    );
 }
 
 #[tokio::test]
@@ -191,7 +259,12 @@ async fn impersonated_users_have_their_own_rights() {
     let server = server().await;
     let one = Client::new(&server, "one");
     let request = |user: &str| {
-        http::Request::get(format!("/clusters/one{MAPS}")).header("x-remote-user", "admin").header("x-remote-group", "system:masters").header("impersonate-user", user.to_owned()).body(http_body_util::Empty::<bytes::Bytes>::new()).unwrap()
+        http::Request::get(format!("/clusters/one{MAPS}"))
+            .header("x-remote-user", "admin")
+            .header("x-remote-group", "system:masters")
+            .header("impersonate-user", user.to_owned())
+            .body(http_body_util::Empty::<bytes::Bytes>::new())
+            .unwrap()
     };
     assert_eq!(one.server.handle(request("jane"), Trust::Gateway).await.status(), 403);
 }

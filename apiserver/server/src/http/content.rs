@@ -1,12 +1,7 @@
 //! Bodies of requests, and warnings in answers.
 
 use apiserver_api::Status;
-use apiserver_machinery::{
-    Resource, decode,
-    negotiate::{self, PatchType},
-    options::FieldValidation,
-    patch,
-};
+use apiserver_machinery::{Resource, decode, negotiate, options::FieldValidation};
 use http::{HeaderValue, Response};
 use serde_json::Value;
 
@@ -17,7 +12,11 @@ use crate::server::Call;
 ///
 /// # Errors
 /// 415, 400.
-pub(crate) fn object(call: &Call<'_>, resource: &Resource, validation: FieldValidation) -> Result<(Value, Vec<String>), Status> {
+pub(crate) fn object(
+    call: &Call<'_>,
+    resource: &Resource,
+    validation: FieldValidation,
+) -> Result<(Value, Vec<String>), Status> {
     let format = negotiate::body_format(resource, call.header("content-type"))?;
     decode::body(resource, format, &call.body)?.validated(resource, validation)
 }
@@ -56,6 +55,46 @@ pub(crate) fn warn(response: &mut Response<Body>, warnings: &[String]) {
         let quoted = short.replace('\\', "\\\\").replace('"', "\\\"");
         if let Ok(value) = HeaderValue::from_bytes(format!("299 - \"{quoted}\"").as_bytes()) {
             response.headers_mut().append(http::header::WARNING, value);
+        }
+    }
+}
+
+/// A patch of one of the forms that are served.
+pub(crate) struct Patch(Value);
+
+pub(crate) fn patch(call: &Call<'_>, resource: &Resource) -> Result<Patch, Status> {
+    negotiate::patch_type(resource, call.header("content-type"))?;
+    serde_json::from_slice(&call.body).map(Patch).map_err(|e| Status::bad_request(format!("error decoding patch: {e}")))
+}
+
+impl Patch {
+    pub(crate) fn apply(
+        &self,
+        resource: &Resource,
+        old: &Value,
+        validation: FieldValidation,
+    ) -> Result<(Value, Vec<String>), Status> {
+        let mut new = old.clone();
+        merge(&mut new, &self.0);
+        decode::patched(resource, new)?.validated(resource, validation)
+    }
+}
+
+fn merge(target: &mut Value, patch: &Value) {
+    let Some(patch) = patch.as_object() else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = serde_json::json!({});
+    }
+    if let Some(target) = target.as_object_mut() {
+        for (k, v) in patch {
+            if v.is_null() {
+                target.remove(k);
+            } else {
+                merge(target.entry(k.clone()).or_insert(Value::Null), v);
+            }
         }
     }
 }

@@ -104,7 +104,9 @@ impl Form {
         }
         let (kind, version, items) = match self {
             Self::Plain => (resource.list_kind(), resource.api_version(), "items"),
-            Self::Partial(version) => ("PartialObjectMetadataList".to_owned(), format!("meta.k8s.io/{version}"), "items"),
+            Self::Partial(version) => {
+                ("PartialObjectMetadataList".to_owned(), format!("meta.k8s.io/{version}"), "items")
+            }
             Self::Table(format) => ("Table".to_owned(), format!("meta.k8s.io/{}", format.version), "rows"),
         };
         let mut out =

@@ -21,11 +21,8 @@ pub(crate) async fn create(call: &Call<'_>, resource: &'static Resource) -> Resu
     let options = WriteOptions::parse(WriteVerb::Create, call.info.query)?;
     let (mut object, warnings) = content::object(call, resource, options.field_validation)?;
     admission::create(&call.user, resource, &mut object)?;
-    let object = call
-        .server
-        .registry()
-        .create(resource, call.cluster()?, &call.info.namespace, object, &options)
-        .await?;
+    let object =
+        call.server.registry().create(resource, call.cluster()?, &call.info.namespace, object, &options).await?;
     answer(form, StatusCode::CREATED, &object, &warnings)
 }
 

@@ -171,7 +171,7 @@ impl Object {
             }
             None => {
                 out.push(b'}');
-                if body.first() != Some(&b'}') {
+                if !matches!(body.first(), None | Some(b'}')) {
                     out.push(b',');
                 }
                 out.extend_from_slice(body);
@@ -192,7 +192,8 @@ impl Object {
 
     /// Appends only the metadata, as a `PartialObjectMetadata` of `meta.k8s.io/<version>`.
     pub fn write_partial(&self, out: &mut Vec<u8>, version: &str) {
-        let head = format!("{{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/{version}\",\"metadata\":{{");
+        let head =
+            format!("{{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/{version}\",\"metadata\":{{");
         let bytes = &self.kv.value[..];
         let metadata =
             metadata_start(bytes).and_then(|at| bytes.get(at..)).and_then(|body| body.get(..object_end(body)?));
@@ -341,7 +342,8 @@ mod tests {
     fn stored(bytes: &[u8]) -> Object {
         let maps = builtin::find("", "v1", "configmaps").unwrap();
         let key = "/registry/core/configmaps/root/ns/a";
-        let kv = KeyValue { key: key.into(), value: Bytes::copy_from_slice(bytes), create_revision: 3, mod_revision: 7 };
+        let kv =
+            KeyValue { key: key.into(), value: Bytes::copy_from_slice(bytes), create_revision: 3, mod_revision: 7 };
         Object::new(maps, "/registry/core/configmaps/".len(), kv)
     }
 

@@ -1,7 +1,8 @@
 //! Create, update and modify.
 
 use apiserver_api::{ClusterName, Reason, Status};
-use apiserver_machinery::{Resource, meta,
+use apiserver_machinery::{
+    Resource, meta,
     object::{metadata_mut, name},
     options::WriteOptions,
 };
@@ -157,7 +158,13 @@ impl Registry {
     }
 
     /// Creates an object under the name of the URL; `None` when somebody else was faster.
-    async fn create_named(&self, resource: &'static Resource, key: &ObjectKey, mut object: Value, options: &WriteOptions) -> Result<Option<Object>, Status> {
+    async fn create_named(
+        &self,
+        resource: &'static Resource,
+        key: &ObjectKey,
+        mut object: Value,
+        options: &WriteOptions,
+    ) -> Result<Option<Object>, Status> {
         let given = name(&object);
         if !given.is_empty() && *given != *key.name {
             let text = format!("the name of the object ({given}) does not match the name on the URL ({})", key.name);
