@@ -6,7 +6,7 @@
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
-use apiserver_api::{Reason, RequestInfo, Status, UserInfo, Verb, list_options::request_timeout, url};
+use apiserver_api::{RequestInfo, Status, UserInfo, Verb, list_options::request_timeout, url};
 use apiserver_storage::Store;
 use bytes::Bytes;
 use futures_util::FutureExt;

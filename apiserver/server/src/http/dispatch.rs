@@ -2,7 +2,7 @@
 
 use apiserver_api::{Status, Verb};
 use apiserver_machinery::{Resource, builtin};
-use http::{HeaderValue, Response, StatusCode};
+use http::{Response, StatusCode};
 use serde_json::json;
 
 use super::{authorization::Place, body::Body, discovery, health, openapi, read, respond, version, watch, write};

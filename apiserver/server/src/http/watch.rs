@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use apiserver_api::Status;
+use apiserver_api::{Reason, Status};
 use apiserver_machinery::{Resource, options::ListOptions, selector::FieldSelector};
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
@@ -151,7 +151,10 @@ impl Frames {
         match event {
             None => self.events = None,
             Some(Err(status)) => {
-                out.extend_from_slice(&error_frame(&status));
+                // Whoever was too slow to read would not read this either: his stream just ends, as upstream's does.
+                if status.reason != Some(Reason::ServiceUnavailable) {
+                    out.extend_from_slice(&error_frame(&status));
+                }
                 self.events = None;
             }
             Some(Ok(WatchEvent::Progress(revision))) => self.seen = self.seen.max(revision),

@@ -1,8 +1,8 @@
 //! When objects begin and end: finalizers, terminating namespaces and logical clusters.
 
 use apiserver_api::{ClusterName, Status, status::Cause};
-use apiserver_machinery::{Resource, builtin};
-use serde_json::{Value, json};
+use apiserver_machinery::{Resource, builtin, object::map_mut};
+use serde_json::Value;
 
 use super::{ObjectKey, Registry};
 use crate::errors;
@@ -46,13 +46,10 @@ pub(super) fn terminate(resource: &Resource, value: &mut Value, now: &str) {
             metadata.insert("generation".into(), (generation + 1).into());
         }
     }
-    if is_namespace(resource) {
-        if let Some(fields) = value.as_object_mut() {
-            let status = fields.entry("status").or_insert_with(|| json!({}));
-            if let Some(status) = status.as_object_mut() {
-                status.insert("phase".into(), "Terminating".into());
-            }
-        }
+    if is_namespace(resource)
+        && let Some(status) = map_mut(value, "status")
+    {
+        status.insert("phase".into(), "Terminating".into());
     }
 }
 

@@ -155,7 +155,8 @@ fn store_status(error: StoreError) -> Status {
             Reason::RequestEntityTooLarge,
             format!("etcdserver: request is too large: {bytes} bytes, the limit is {limit}"),
         ),
-        StoreError::Closed => Status::new(Reason::ServiceUnavailable, "the server is shutting down"),
+        StoreError::Closed => Status::service_unavailable("the server is shutting down", 1),
+        StoreError::SlowConsumer => Status::service_unavailable("the watch was not read fast enough", 1),
         other => errors::internal(other),
     }
 }
