@@ -127,7 +127,9 @@ pub fn delete_options(format: BodyFormat, bytes: &[u8]) -> Result<Option<Value>,
 }
 
 fn yaml(bytes: &[u8]) -> Result<Value, String> {
-    serde_yaml::from_slice(bytes).map_err(|e| e.without_snippet().to_string())
+    // YAML 1.2: `y` and `no` are text. Otherwise a ConfigMap named `y` could not be written.
+    let options = serde_yaml::options! { strict_booleans: true, with_snippet: false };
+    serde_yaml::from_slice_with_options(bytes, options).map_err(|e| e.without_snippet().to_string())
 }
 
 /// Both may be left out: then they are the URL's.
