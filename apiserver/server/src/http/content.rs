@@ -1,7 +1,7 @@
 //! Bodies of requests, and warnings in answers.
 
 use apiserver_api::Status;
-use apiserver_machinery::{Resource, decode, negotiate, options::FieldValidation};
+use apiserver_machinery::{Resource, decode, negotiate, options::FieldValidation, patch::Patch};
 use http::{HeaderValue, Response};
 use serde_json::Value;
 
@@ -32,6 +32,14 @@ pub(crate) fn delete_options(call: &Call<'_>, resource: &Resource) -> Result<Opt
     decode::delete_options(negotiate::body_format(resource, call.header("content-type"))?, &call.body)
 }
 
+/// The patch in the body of a PATCH.
+///
+/// # Errors
+/// 415, 400, 413.
+pub(crate) fn patch(call: &Call<'_>, resource: &Resource) -> Result<Patch, Status> {
+    Patch::parse(negotiate::patch_type(resource, call.header("content-type"))?, &call.body)
+}
+
 /// Most characters of all warnings of one answer, and of one of them when that is not enough (upstream's limits).
 const WARNINGS_MAX: usize = 4096;
 const WARNING_MAX: usize = 256;
@@ -55,46 +63,6 @@ pub(crate) fn warn(response: &mut Response<Body>, warnings: &[String]) {
         let quoted = short.replace('\\', "\\\\").replace('"', "\\\"");
         if let Ok(value) = HeaderValue::from_bytes(format!("299 - \"{quoted}\"").as_bytes()) {
             response.headers_mut().append(http::header::WARNING, value);
-        }
-    }
-}
-
-/// A patch of one of the forms that are served.
-pub(crate) struct Patch(Value);
-
-pub(crate) fn patch(call: &Call<'_>, resource: &Resource) -> Result<Patch, Status> {
-    negotiate::patch_type(resource, call.header("content-type"))?;
-    serde_json::from_slice(&call.body).map(Patch).map_err(|e| Status::bad_request(format!("error decoding patch: {e}")))
-}
-
-impl Patch {
-    pub(crate) fn apply(
-        &self,
-        resource: &Resource,
-        old: &Value,
-        validation: FieldValidation,
-    ) -> Result<(Value, Vec<String>), Status> {
-        let mut new = old.clone();
-        merge(&mut new, &self.0);
-        decode::patched(resource, new)?.validated(resource, validation)
-    }
-}
-
-fn merge(target: &mut Value, patch: &Value) {
-    let Some(patch) = patch.as_object() else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = serde_json::json!({});
-    }
-    if let Some(target) = target.as_object_mut() {
-        for (k, v) in patch {
-            if v.is_null() {
-                target.remove(k);
-            } else {
-                merge(target.entry(k.clone()).or_insert(Value::Null), v);
-            }
         }
     }
 }
