@@ -72,8 +72,15 @@ pub(super) fn sorted(mut words: Vec<Box<str>>) -> Box<[Box<str>]> {
     words.into()
 }
 
+/// Lists up to this long are searched in line: words of another length need not be looked into.
+const SHORT: usize = 8;
+
 fn has(words: &[Box<str>], word: &str) -> bool {
-    words.binary_search_by(|w| (**w).cmp(word)).is_ok()
+    if words.len() <= SHORT {
+        words.iter().any(|w| **w == *word)
+    } else {
+        words.binary_search_by(|w| (**w).cmp(word)).is_ok()
+    }
 }
 
 /// Compares `word` with `resource/subresource` without joining them.
@@ -239,6 +246,17 @@ mod tests {
         for word in texts {
             for (resource, sub) in [("pods", "log"), ("pods", "logs"), ("po", "ds"), ("pods", "z")] {
                 assert_eq!(cmp_joined(word, resource, sub), word.cmp(&format!("{resource}/{sub}")), "{word}");
+            }
+        }
+    }
+
+    #[test]
+    fn long_lists_are_searched_like_short_ones() {
+        let words: Vec<String> = (0..3 * SHORT).map(|n| format!("w{n}")).collect();
+        for len in [0, 1, SHORT, SHORT + 1, words.len()] {
+            let list = Words::new(&words[..len]);
+            for (n, word) in words.iter().enumerate() {
+                assert_eq!(list.has(word), n < len);
             }
         }
     }
