@@ -15,10 +15,7 @@ use apiserver_server::{
 };
 use futures_util::{StreamExt, stream::SelectAll};
 use tokio::task::JoinSet;
-use tokio_util::{
-    sync::CancellationToken,
-    time::{DelayQueue, delay_queue},
-};
+use tokio_util::{sync::CancellationToken, time::DelayQueue};
 
 /// Keys that are looked at concurrently: enough for their writes to share a commit, few enough to leave the shard
 /// to its clients.
@@ -116,8 +113,8 @@ struct State<R> {
     again: HashSet<ObjectKey>,
     tasks: JoinSet<(ObjectKey, Result<Outcome, Status>)>,
     delayed: DelayQueue<ObjectKey>,
-    /// Consecutive failures of a key, and its place in `delayed`.
-    failures: HashMap<ObjectKey, (u32, delay_queue::Key)>,
+    /// Consecutive failures of a key.
+    failures: HashMap<ObjectKey, u32>,
 }
 
 impl<R: Reconcile> State<R> {
@@ -152,14 +149,12 @@ impl<R: Reconcile> State<R> {
         let changed = self.again.remove(&key);
         match outcome {
             Ok(Outcome::Done) => {
-                if let Some((_, delayed)) = self.failures.remove(&key) {
-                    self.delayed.try_remove(&delayed);
-                }
+                self.failures.remove(&key);
             }
-            Ok(Outcome::Again) => self.retry(&key),
+            Ok(Outcome::Again) => self.retry(key.clone()),
             Err(status) => {
                 tracing::debug!(?key, error = %status, "will be tried again");
-                self.retry(&key);
+                self.retry(key.clone());
             }
         }
         if changed {
@@ -167,13 +162,12 @@ impl<R: Reconcile> State<R> {
         }
     }
 
-    fn retry(&mut self, key: &ObjectKey) {
-        let failures = self.failures.remove(key).map_or(0, |(failures, delayed)| {
-            self.delayed.try_remove(&delayed);
-            failures
-        });
-        let delay = BACKOFF_MIN.saturating_mul(1 << failures.min(14)).min(BACKOFF_MAX);
-        let delayed = self.delayed.insert(key.clone(), delay);
-        self.failures.insert(key.clone(), (failures + 1, delayed));
+    /// Looks again after a while. Entries of the delay queue are never taken back (its keys are used again once an
+    /// entry is due): at worst a key is looked at once more than needed.
+    fn retry(&mut self, key: ObjectKey) {
+        let failures = self.failures.entry(key.clone()).or_default();
+        let delay = BACKOFF_MIN.saturating_mul(1 << (*failures).min(14)).min(BACKOFF_MAX);
+        *failures += 1;
+        self.delayed.insert(key, delay);
     }
 }

@@ -1,0 +1,195 @@
+//! Workspaces, clusters and namespaces from their creation to their end, on the real registry and store.
+
+use std::{sync::Arc, time::Duration};
+
+use apiserver_api::{ClusterName, Status};
+use apiserver_controllers::Options;
+use apiserver_machinery::{
+    Resource, builtin,
+    options::{DeleteOptions, ListOptions, WriteOptions},
+};
+use apiserver_server::{
+    ApiServer, Registry,
+    registry::{Collection, ObjectKey},
+};
+use apiserver_storage::Embedded;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+struct Fixture {
+    registry: Registry,
+    shutdown: CancellationToken,
+    controllers: tokio::task::JoinHandle<()>,
+}
+
+impl Fixture {
+    async fn start() -> Self {
+        let server = ApiServer::new(Arc::new(Embedded::in_memory()), apiserver_server::Options::default());
+        server.bootstrap().await.unwrap();
+        Self::over(server.registry().clone())
+    }
+
+    fn over(registry: Registry) -> Self {
+        let shutdown = CancellationToken::new();
+        let options = Options { external_url: "https://door".into(), shard: "root".into() };
+        let controllers = tokio::spawn(apiserver_controllers::run(registry.clone(), options, shutdown.clone()));
+        Self { registry, shutdown, controllers }
+    }
+
+    async fn stop(self) -> Registry {
+        self.shutdown.cancel();
+        self.controllers.await.unwrap();
+        self.registry
+    }
+
+    async fn create(&self, resource: &'static Resource, cluster: &ClusterName, namespace: &str, name: &str) {
+        let object = json!({ "metadata": { "name": name } });
+        self.registry.create(resource, cluster, namespace, object, &WriteOptions::default()).await.unwrap();
+    }
+
+    async fn get(&self, resource: &'static Resource, cluster: &ClusterName, name: &str) -> Option<Value> {
+        let found = self.registry.find(resource, &ObjectKey::new(cluster, "", name)).await.unwrap();
+        found.map(|object| object.value().unwrap())
+    }
+
+    async fn delete(&self, resource: &'static Resource, cluster: &ClusterName, name: &str) -> Result<(), Status> {
+        let key = ObjectKey::new(cluster, "", name);
+        self.registry.delete(resource, &key, &DeleteOptions::default()).await.map(drop)
+    }
+
+    /// Creates a workspace and waits until it is ready; the name of its cluster.
+    async fn workspace(&self, parent: &ClusterName, name: &str) -> ClusterName {
+        self.create(workspaces(), parent, "", name).await;
+        loop {
+            let workspace = self.get(workspaces(), parent, name).await.unwrap();
+            if workspace["status"]["phase"] == "Ready" {
+                return workspace["spec"]["cluster"].as_str().unwrap().parse().unwrap();
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    async fn until_gone(&self, resource: &'static Resource, cluster: &ClusterName, name: &str) {
+        while self.get(resource, cluster, name).await.is_some() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+fn find(group: &str, version: &str, plural: &str) -> &'static Resource {
+    builtin::find(group, version, plural).unwrap()
+}
+
+fn workspaces() -> &'static Resource {
+    find("tenancy.kcp.io", "v1alpha1", "workspaces")
+}
+
+fn logical_clusters() -> &'static Resource {
+    find("core.kcp.io", "v1alpha1", "logicalclusters")
+}
+
+fn root() -> ClusterName {
+    ClusterName::ROOT.parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_workspace_gets_a_cluster_with_namespaces() {
+    let fixture = Fixture::start().await;
+    let team = fixture.workspace(&root(), "team").await;
+    let workspace = fixture.get(workspaces(), &root(), "team").await.unwrap();
+    assert_eq!(workspace["spec"]["URL"], "https://door/clusters/root:team");
+    assert_eq!(workspace["metadata"]["annotations"]["core.kcp.io/shard"], "root");
+    let cluster = fixture.get(logical_clusters(), &team, "cluster").await.unwrap();
+    assert_eq!(cluster["metadata"]["annotations"]["kcp.io/path"], "root:team");
+    assert_eq!((&cluster["status"]["phase"], &cluster["spec"]["owner"]["name"]), (&json!("Ready"), &json!("team")));
+    for namespace in ["default", "kube-system"] {
+        assert!(fixture.get(find("", "v1", "namespaces"), &team, namespace).await.is_some(), "{namespace}");
+    }
+    let child = fixture.workspace(&team, "sub").await;
+    let cluster = fixture.get(logical_clusters(), &child, "cluster").await.unwrap();
+    assert_eq!(cluster["metadata"]["annotations"]["kcp.io/path"], "root:team:sub");
+    fixture.stop().await;
+}
+
+#[tokio::test]
+async fn a_deleted_workspace_takes_everything_below_it_along() {
+    let fixture = Fixture::start().await;
+    let team = fixture.workspace(&root(), "team").await;
+    let child = fixture.workspace(&team, "sub").await;
+    for cluster in [&team, &child] {
+        for n in 0..600 {
+            fixture.create(find("", "v1", "configmaps"), cluster, "default", &format!("c{n}")).await;
+        }
+    }
+    fixture.delete(workspaces(), &root(), "team").await.unwrap();
+    fixture.until_gone(workspaces(), &root(), "team").await;
+    for resource in builtin::all() {
+        let all = fixture.registry.list(resource, &Collection::everywhere(), &ListOptions::default()).await.unwrap();
+        let left: Vec<_> =
+            all.items.iter().filter(|o| [team.as_str(), child.as_str()].contains(&o.cluster())).collect();
+        assert!(left.is_empty(), "{}: {left:?}", resource.plural);
+    }
+    fixture.stop().await;
+}
+
+#[tokio::test]
+async fn a_namespace_waits_for_content_that_finalizers_hold() {
+    let fixture = Fixture::start().await;
+    let (namespaces, configmaps) = (find("", "v1", "namespaces"), find("", "v1", "configmaps"));
+    fixture.create(namespaces, &root(), "", "shop").await;
+    fixture.create(configmaps, &root(), "shop", "free").await;
+    let held = json!({ "metadata": { "name": "held", "finalizers": ["example.dev/hold"] } });
+    let options = WriteOptions::default();
+    fixture.registry.create(configmaps, &root(), "shop", held, &options).await.unwrap();
+    fixture.delete(namespaces, &root(), "shop").await.unwrap();
+    let inside = Collection::namespace(&root(), "shop");
+    loop {
+        let left = fixture.registry.list(configmaps, &inside, &ListOptions::default()).await.unwrap().items;
+        if left.len() == 1 && left[0].value().unwrap()["metadata"]["deletionTimestamp"].is_string() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let namespace = fixture.get(namespaces, &root(), "shop").await.unwrap();
+    assert_eq!(namespace["status"]["phase"], "Terminating");
+    let key = ObjectKey::new(&root(), "shop", "held");
+    let release = |old: Option<&Value>| {
+        let mut new = old.cloned().unwrap_or_default();
+        new["metadata"]["finalizers"] = json!([]);
+        Ok(new)
+    };
+    fixture.registry.modify(configmaps, &key, &Default::default(), release).await.unwrap();
+    fixture.until_gone(namespaces, &root(), "shop").await;
+    fixture.stop().await;
+}
+
+#[tokio::test]
+async fn what_was_begun_before_a_restart_is_finished_after_it() {
+    let fixture = Fixture::start().await;
+    let registry = fixture.stop().await;
+    let object = json!({ "metadata": { "name": "late" } });
+    registry.create(workspaces(), &root(), "", object, &WriteOptions::default()).await.unwrap();
+    let fixture = Fixture::over(registry);
+    while fixture.get(workspaces(), &root(), "late").await.unwrap()["status"]["phase"] != "Ready" {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    fixture.stop().await;
+}
+
+#[tokio::test]
+async fn many_at_once() {
+    let fixture = Fixture::start().await;
+    let root = root();
+    let names: Vec<_> = (0..100).map(|n| format!("w{n}")).collect();
+    futures_util::future::join_all(names.iter().map(|name| fixture.workspace(&root, name))).await;
+    for name in &names {
+        fixture.delete(workspaces(), &root, name).await.unwrap();
+    }
+    for name in &names {
+        fixture.until_gone(workspaces(), &root, name).await;
+    }
+    let all =
+        fixture.registry.list(logical_clusters(), &Collection::everywhere(), &ListOptions::default()).await.unwrap();
+    assert_eq!(all.items.len(), 2, "root and system:admin");
+    fixture.stop().await;
+}
