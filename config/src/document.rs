@@ -11,8 +11,14 @@ use serde_yaml::{DuplicateKeyPolicy, Location, Spanned};
 
 use crate::fault::{ConfigError, Fault, Position};
 
-/// Longest file that is read, in bytes. A fairness file with a thousand objects has about one megabyte.
+/// Longest file that is read, in bytes: some thousands of objects. The parser itself stops at 250,000 values.
 const MAX_BYTES: u64 = 16 << 20;
+
+/// Deepest nesting that is read. Objects of Kubernetes have half of it; half as much again overflows a
+/// thread of 2 MiB in an unoptimised build.
+const MAX_DEPTH: usize = 32;
+/// Values that aliases may stand for, all together.
+const MAX_ALIASED: usize = 10_000;
 
 /// One value.
 #[derive(Clone, Debug)]
@@ -98,6 +104,8 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Node>, Fault> {
     let options = serde_yaml::options! {
         strict_booleans: true,
         with_snippet: false,
+        budget: serde_yaml::budget! { max_depth: MAX_DEPTH },
+        alias_limits: serde_yaml::alias_limits! { max_total_replayed_events: MAX_ALIASED },
         // The reader of the tree reports them with both places.
         duplicate_keys: DuplicateKeyPolicy::PassThrough,
     };
@@ -220,5 +228,14 @@ mod tests {
         let fault = parse("a: 1\nb: [1,\n").unwrap_err();
         assert!(fault.position.is_some(), "{fault:?}");
         assert!(fault.message.starts_with("is not YAML: "), "{fault:?}");
+    }
+
+    #[test]
+    fn hostile_texts_are_refused_not_followed() {
+        for text in ["[".repeat(20_000), "{a: ".repeat(20_000), "- ".repeat(20_000)] {
+            assert!(parse(&text).is_err());
+        }
+        let bomb: String = (1..40).map(|i| format!("a{i}: &a{i} [*a{0}, *a{0}]\n", i - 1)).collect();
+        assert!(parse(&format!("a0: &a0 x\n{bomb}")).is_err());
     }
 }

@@ -15,8 +15,6 @@ use crate::{
 };
 
 const CLASS_VERSION: &str = "fairgate.dev/v1alpha1";
-/// Objects of one file, those in lists included.
-const MAX_OBJECTS: usize = 100_000;
 
 /// The checked file. Objects are v1, defaulted, valid and in the order of the file.
 ///
@@ -80,7 +78,6 @@ struct FileReader {
     classes: Vec<WorkspaceClass>,
     /// Kind and name of what was read, and where its name stands.
     seen: HashMap<(&'static str, String), Position>,
-    objects: usize,
     faults: Vec<Fault>,
 }
 
@@ -107,13 +104,6 @@ impl FileReader {
     }
 
     fn object(&mut self, mut node: Node) {
-        self.objects += 1;
-        if self.objects > MAX_OBJECTS {
-            if self.objects == MAX_OBJECTS + 1 {
-                self.fault(node.position, "", format!("has more objects than are read; want at most {MAX_OBJECTS}"));
-            }
-            return;
-        }
         let kind = node.text("kind").unwrap_or_default().to_owned();
         let api_version = node.text("apiVersion").unwrap_or_default().to_owned();
         match &*kind {

@@ -333,4 +333,21 @@ mod tests {
         }
         assert_eq!(info.name, "x");
     }
+
+    proptest::proptest! {
+        /// The encoding of a path changes nothing but what is allocated.
+        #[test]
+        fn encoded_paths_mean_the_same(
+            path in "/{0,2}(api|apis|x)(/(v1|watch|proxy|namespaces|pods|n|status||é)){0,7}/{0,2}",
+            query in "[a-z=&%+;]{0,12}",
+        ) {
+            let encoded: String = path.bytes().map(|b| if b == b'/' { "/".into() } else { format!("%{b:02x}") }).collect();
+            let plain = RequestInfo::parse("GET", &path, &query);
+            proptest::prop_assert_eq!(&plain, &RequestInfo::parse("GET", &encoded, &query));
+            if let Ok(info) = plain {
+                proptest::prop_assert_eq!(&*info.path, &*path);
+                proptest::prop_assert!(info.is_resource || info.resource.is_empty());
+            }
+        }
+    }
 }

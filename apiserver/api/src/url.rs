@@ -317,4 +317,38 @@ mod tests {
         assert_eq!(split("/services/"), Ok(Target::None { rest: "/services/" }));
         assert_eq!(split("/services/cache"), Ok(Target::Cache { rest: "/" }));
     }
+
+    /// How a shard reads the same path: on the decoded text, with the first `/clusters/` as the prefix.
+    fn as_a_shard_reads_it(path: &str) -> Option<(String, String)> {
+        let decoded = percent::decode(path).into_owned();
+        let behind = decoded.strip_prefix("/clusters/")?;
+        let (cluster, rest) = behind.split_at(behind.find('/').unwrap_or(behind.len()));
+        (!cluster.is_empty()).then(|| (cluster.to_owned(), or_root(rest).to_owned()))
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_path_that_passes_means_the_same_to_a_shard(
+            path in "/?(clusters|services|%63lusters)?(/|%2[fF]|//)?([a-z:*.%/]|%2e|%3[aA]|%2f|clusters|services|cache|root|\\.\\.){0,9}"
+        ) {
+            let shard = as_a_shard_reads_it(&path);
+            match split(&path) {
+                Ok(Target::Cluster { path: cluster, rest }) => {
+                    proptest::prop_assert!(cluster::is_path(&cluster) && (rest == "/" || path.ends_with(rest)));
+                    proptest::prop_assert_eq!(shard, Some((cluster.into_owned(), percent::decode(rest).into_owned())));
+                }
+                Ok(Target::Wildcard { rest }) => {
+                    proptest::prop_assert_eq!(shard, Some(("*".into(), percent::decode(rest).into_owned())));
+                }
+                Ok(Target::Cache { .. } | Target::VirtualWorkspace { .. }) => {
+                    proptest::prop_assert!(shard.is_none() && percent::decode(&path).starts_with("/services/"));
+                }
+                Ok(Target::None { rest }) => {
+                    proptest::prop_assert!(shard.is_none(), "{rest}");
+                    proptest::prop_assert!(!rest.starts_with("/clusters/") && as_a_shard_reads_it(rest).is_none());
+                }
+                Err(_) => {}
+            }
+        }
+    }
 }

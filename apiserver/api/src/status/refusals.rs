@@ -34,13 +34,23 @@ impl Status {
         } else {
             format!("User {user:?} cannot {verb} path {:?}", info.path)
         };
-        let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+        let text = escape(&text);
         let text = if why.is_empty() { text } else { format!("{text}: {why}") };
         if info.is_resource {
             Self::forbidden_object(&info.api_group, &info.resource, &info.name, &text)
         } else {
             Self::forbidden_object("", "", "", &text)
         }
+    }
+
+    /// 403 of a front door that does not tell whether a workspace exists: for unknown and malformed ones,
+    /// and for the wildcard. `path` is the whole decoded path. As kcp's, it is answered before anybody is
+    /// authenticated, so the user is empty.
+    pub fn workspace_forbidden(method: &str, path: &str) -> Self {
+        let verb = method.to_ascii_lowercase();
+        let path = escape(&format!("{path:?}"));
+        let why = format!("User \"\" cannot {verb} path {path}: workspace access not permitted");
+        Self::forbidden_object("", "", "", &why)
     }
 
     /// 403 with a reason of its own, as admission and quota give. `resource` and `name` may be empty.
@@ -172,6 +182,11 @@ fn qualified(resource: &str, group: &str) -> String {
     if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") }
 }
 
+/// Names of users and paths may come to stand in a web page.
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
 fn object(group: &str, kind: &str, name: &str) -> Details {
     Details { name: name.to_owned(), group: group.to_owned(), kind: kind.to_owned(), ..Details::default() }
 }
@@ -205,6 +220,10 @@ mod tests {
             (
                 Status::forbidden("u", &info("/apis/e.io/v1/widgets"), ""),
                 r#""message":"widgets.e.io is forbidden: User \"u\" cannot list resource \"widgets\" in API group \"e.io\" at the cluster scope","reason":"Forbidden","details":{"group":"e.io","kind":"widgets"},"code":403"#,
+            ),
+            (
+                Status::workspace_forbidden("GET", "/clusters/root:x/api/v1/namespaces/y"),
+                r#""message":"forbidden: User \"\" cannot get path \"/clusters/root:x/api/v1/namespaces/y\": workspace access not permitted","reason":"Forbidden","details":{},"code":403"#,
             ),
             (
                 Status::not_found("crd.dev", "foos", "f"),
