@@ -49,7 +49,14 @@ fn change(directory: &str, objects: i64, bytes: i64) -> Option<Change> {
     let cluster: ClusterName = parts.next()?.parse().ok()?;
     let group = if group == "core" { "" } else { group };
     let namespace = parts.next().unwrap_or_default();
-    Some(Change { cluster, group: group.into(), resource: resource.into(), namespace: namespace.into(), objects, bytes })
+    Some(Change {
+        cluster,
+        group: group.into(),
+        resource: resource.into(),
+        namespace: namespace.into(),
+        objects,
+        bytes,
+    })
 }
 
 #[cfg(test)]

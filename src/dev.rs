@@ -1,46 +1,149 @@
 //! `fairgate dev`: gateway, API server and cache server in one process.
 
-use std::{
-    fs,
-    net::{SocketAddr, TcpListener},
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{fs, path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context;
-use apiserver_server::{ApiServer, Trust};
+use apiserver_api::Status;
+use apiserver_server::{ApiServer, Registry, Trust};
 use apiserver_storage::{Embedded, Store};
-use config::GatewayConfig;
-use proxy::{Body, Directory, Gateway, GatewayOptions, LocalService, ShardOptions, Upstream};
+use config::{FairnessConfig, GatewayConfig};
+use observers::Observers;
+use proxy::{Body, Directory, Gateway, GatewayOptions, Limits, LocalService, ShardOptions, Upstream};
+use tokio::{runtime::Runtime, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    Failure, cli,
-    counts::StoreCounts,
-    kubeconfig, pki, run,
-};
+use crate::{Failure, cli, counts::StoreCounts, kubeconfig, pki, run};
 
 /// Seats of the bundled API server unless told otherwise: upstream's 400 readers and 200 writers.
 const SEATS: u32 = 600;
 /// The one shard.
 const SHARD: &str = "root";
-/// Everything the database holds is in this file of the data directory.
-const STORE: &str = "store.db";
+/// Workspaces that may wait to be noted by the observers.
+const FEED: usize = 1024;
 
 /// Runs until a signal, then drains.
 pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
-    let config = match &args.config {
-        None => None,
-        Some(path) => Some(GatewayConfig::load(path).map_err(Failure::config)?),
-    };
-    let listener = bind("--port", config_address(args.port))?;
-    let admin = bind("--admin-port", config_address(args.admin_port))?;
-    fs::create_dir_all(&args.data_dir)
-        .with_context(|| format!("cannot make the data directory {}", args.data_dir.display()))?;
-    let pki = pki::load_or_create(&args.data_dir)?;
-    let gateway_url = format!("https://{}", listener.local_addr()?);
-    pki::write_private(&args.data_dir.join("admin.kubeconfig"), &kubeconfig::render(&gateway_url, &pki))?;
-    let store = open(&args.data_dir.join(STORE))?;
+    let config = Settings::load(args)?;
+    let listener = run::bind("--port", cli::loopback(args.port))?;
+    let admin = run::bind("--admin-port", cli::loopback(args.admin_port))?;
+    let directory = &args.data_dir;
+    fs::create_dir_all(directory).with_context(|| format!("cannot make the data directory {}", directory.display()))?;
+    let pki = pki::load_or_create(directory)?;
+    let url = format!("https://{}", listener.local_addr()?);
+    pki::write_private(&directory.join("admin.kubeconfig"), &kubeconfig::render(&url, &pki))?;
+    let store = open(&directory.join("store.db"))?;
+    let tls = pki::server_config(&pki.server.certificate, &pki.server.key, Some(&pki.ca_certificate))?;
+
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let shutdown = CancellationToken::new();
+    let server = api_server(&runtime, store.clone(), &url, &shutdown).map_err(|e| anyhow::anyhow!("the store: {e}"))?;
+    let controllers = start_controllers(&runtime, server.registry(), &url, &shutdown);
+    let counts = Observers::new(observers::Options::default());
+    let (feed, workspaces) = mpsc::channel(FEED);
+    let counting = counts.clone().run(StoreCounts(store.clone()), workspaces, shutdown.clone());
+    runtime.spawn(counting);
+
+    let gateway = Gateway::start(GatewayOptions {
+        listener,
+        tls: Some(Arc::new(tls)),
+        admin,
+        workers: config.workers,
+        anonymous: config.anonymous,
+        drop_groups: config.drop_groups,
+        shards: vec![ShardOptions {
+            name: SHARD.into(),
+            seats: config.seats,
+            upstream: Upstream::Local(service(server)),
+            observers: Some((counts, feed)),
+        }],
+        fairness: config.fairness,
+        directory: Directory::Watch,
+        limits: Limits::default(),
+    })
+    .map_err(|e| anyhow::Error::new(e).context("cannot start the gateway"))?;
+    runtime.block_on(gateway.ready());
+    greet(&url, &format!("http://{}", gateway.admin_address()), directory);
+    run::until_signal(&runtime, gateway);
+    shutdown.cancel();
+    // A controller that is at work finishes its step; whatever it leaves is taken up at the next start.
+    let _ = runtime.block_on(tokio::time::timeout(Duration::from_secs(5), controllers));
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    store.close();
     Ok(())
+}
+
+/// What the command line and the configuration file say together.
+struct Settings {
+    workers: usize,
+    anonymous: bool,
+    drop_groups: Vec<String>,
+    seats: u32,
+    fairness: Option<FairnessConfig>,
+}
+
+impl Settings {
+    fn load(args: &cli::Dev) -> Result<Self, Failure> {
+        let file = args.config.as_deref().map(GatewayConfig::load).transpose().map_err(Failure::config)?;
+        let fairness = if args.no_fairness { None } else { run::fairness(file.as_ref())? };
+        Ok(Self {
+            workers: file.as_ref().map_or(0, |f| f.workers),
+            anonymous: file.as_ref().is_some_and(|f| f.authentication.anonymous),
+            // Its own CA signs only what its owner wants: the administrator stays one behind this door.
+            drop_groups: Vec::new(),
+            seats: args.seats.unwrap_or(SEATS),
+            fairness,
+        })
+    }
+}
+
+fn open(path: &Path) -> Result<Arc<Embedded>, Failure> {
+    let store = Embedded::open(path).map_err(|e| anyhow::Error::new(e).context(path.display().to_string()))?;
+    Ok(Arc::new(store))
+}
+
+fn api_server(
+    runtime: &Runtime,
+    store: Arc<dyn Store>,
+    url: &str,
+    shutdown: &CancellationToken,
+) -> Result<ApiServer, Status> {
+    let options = apiserver_server::Options { external_url: url.into(), shutdown: shutdown.clone() };
+    let server = ApiServer::new(store, options);
+    runtime.block_on(server.bootstrap())?;
+    Ok(server)
+}
+
+fn start_controllers(
+    runtime: &Runtime,
+    registry: &Registry,
+    url: &str,
+    shutdown: &CancellationToken,
+) -> tokio::task::JoinHandle<()> {
+    let options = apiserver_controllers::Options { external_url: url.into(), shard: SHARD.into() };
+    runtime.spawn(apiserver_controllers::run(registry.clone(), options, shutdown.clone()))
+}
+
+/// The API server as the gateway calls it. Nobody else can, so what the gateway says of the user is believed.
+fn service(server: ApiServer) -> LocalService {
+    LocalService::new(tower::service_fn(move |request: http::Request<Body>| {
+        let server = server.clone();
+        async move { Ok(server.handle(request, Trust::Gateway).await.map(Body::new)) }
+    }))
+}
+
+fn greet(gateway: &str, admin: &str, directory: &Path) {
+    let kubeconfig = directory.join("admin.kubeconfig");
+    println!(
+        "fairgate is up\n\
+         gateway: {gateway}\n\
+         admin:   {admin}\n\
+         \n\
+         Next, in another terminal:\n\
+         \n  export KUBECONFIG={}\n  kubectl get workspaces\n  kubectl create -f - <<EOF\n\
+         apiVersion: tenancy.kcp.io/v1alpha1\nkind: Workspace\nmetadata: {{ name: team-a }}\nEOF\n  \
+         kubectl --server={gateway}/clusters/root:team-a get namespaces\n\
+         \n\
+         Ctrl-C stops it; what you made is there again at the next start.",
+        fs::canonicalize(&kubeconfig).unwrap_or(kubeconfig).display(),
+    );
 }

@@ -1,24 +1,65 @@
 //! The `fairgate` command.
 
 mod cli;
+mod counts;
+mod dev;
 mod kubeconfig;
 mod pki;
+mod run;
+mod serve;
 
 use std::process::ExitCode;
 
 use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::Command;
 
 /// Exit code for a wrong command line or configuration (`EX_USAGE` of sysexits).
 const EX_USAGE: u8 = 64;
+
+/// Why the command ended with something else than success.
+enum Failure {
+    /// The command line or a configuration file is wrong.
+    Usage(anyhow::Error),
+    /// It could not be started or go on.
+    Run(anyhow::Error),
+}
+
+impl Failure {
+    fn config(error: config::ConfigError) -> Self {
+        Self::Usage(error.into())
+    }
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Run(error.into())
+    }
+}
 
 fn main() -> ExitCode {
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {
+            // Nothing better can be done when even this cannot be printed.
             let _ = e.print();
             return ExitCode::from(if e.use_stderr() { EX_USAGE } else { 0 });
         }
     };
-    let _ = cli.command;
-    ExitCode::SUCCESS
+    let filter = EnvFilter::try_from_env("FAIRGATE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // The first and only provider of this process, so there is none to be in its way.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let outcome = match &cli.command {
+        Command::Dev(args) => dev::dev(args),
+        Command::Serve(args) => serve::serve(args),
+    };
+    let (code, error) = match outcome {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(Failure::Usage(error)) => (EX_USAGE, error),
+        Err(Failure::Run(error)) => (1, error),
+    };
+    eprintln!("fairgate: {error:#}");
+    ExitCode::from(code)
 }

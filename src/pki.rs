@@ -77,7 +77,7 @@ pub(crate) fn load_or_create(directory: &Path) -> Result<DevPki> {
 /// PEM that does not hold what it should, or a key that does not belong to the certificate.
 pub(crate) fn server_config(certificate: &str, key: &str, client_ca: Option<&str>) -> Result<rustls::ServerConfig> {
     let chain = certificates(certificate)?;
-    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|e| anyhow!("no private key in it: {e}"))?;
+    let key = private_key(key)?;
     let builder = rustls::ServerConfig::builder();
     let builder = match client_ca {
         None => builder.with_no_client_auth(),
@@ -87,6 +87,22 @@ pub(crate) fn server_config(certificate: &str, key: &str, client_ca: Option<&str
         }
     };
     Ok(builder.with_single_cert(chain, key)?)
+}
+
+/// Completes a client side TLS configuration with a client certificate.
+///
+/// # Errors
+/// PEM that does not hold what it should, or a key that does not belong to the certificate.
+pub(crate) fn client_identity(
+    builder: rustls::ConfigBuilder<rustls::ClientConfig, rustls::client::WantsClientCert>,
+    certificate: &str,
+    key: &str,
+) -> Result<rustls::ClientConfig> {
+    Ok(builder.with_client_auth_cert(certificates(certificate)?, private_key(key)?)?)
+}
+
+fn private_key(pem: &str) -> Result<PrivateKeyDer<'static>> {
+    PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|e| anyhow!("no private key in it: {e}"))
 }
 
 /// The certificates of a PEM text as trust anchors.

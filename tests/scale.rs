@@ -7,6 +7,7 @@ use futures_util::StreamExt;
 use serde_json::json;
 
 const WORKSPACES: usize = 200;
+const OBSERVERS: &str = r#"fairgate_observers_workspaces{shard="root"}"#;
 
 /// The value of a series of the admin address, labels included in the name.
 fn series(dev: &Dev, name: &str) -> Option<f64> {
@@ -23,7 +24,7 @@ async fn observers_and_series_live_and_die_with_their_workspace() {
     let dev = Dev::start(directory.path(), &[]);
     let client = dev.client();
     let workspaces = format!("{}/clusters/root/apis/tenancy.kcp.io/v1alpha1/workspaces", dev.gateway);
-    let before = until("the observers' gauge", || series(&dev, "fairgate_observers "));
+    let before = until("the observers' gauge", || series(&dev, OBSERVERS));
 
     let create = |n: usize| {
         let (client, workspaces) = (client.clone(), workspaces.clone());
@@ -35,9 +36,7 @@ async fn observers_and_series_live_and_die_with_their_workspace() {
         }
     };
     futures_util::stream::iter((0..WORKSPACES).map(create)).buffer_unordered(16).collect::<Vec<()>>().await;
-    until("an observer for each", || {
-        (series(&dev, "fairgate_observers ")? == before + WORKSPACES as f64).then_some(())
-    });
+    until("an observer for each", || (series(&dev, OBSERVERS)? == before + WORKSPACES as f64).then_some(()));
 
     // Traffic, so that there is a series.
     let used = format!("{}/clusters/root:w7/api/v1/configmaps", dev.gateway);
@@ -53,7 +52,7 @@ async fn observers_and_series_live_and_die_with_their_workspace() {
         assert_eq!(answer.status(), 200);
     }
     until("half of the observers are gone", || {
-        (series(&dev, "fairgate_observers ")? == before + (WORKSPACES / 2) as f64).then_some(())
+        (series(&dev, OBSERVERS)? == before + (WORKSPACES / 2) as f64).then_some(())
     });
     until("w7 is refused", || {
         let answer = tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(as_user().send()));
