@@ -1,14 +1,56 @@
-//! temporary
-use super::body::Body;
-use crate::server::Call;
+//! `/api`, `/apis` and below (api-server.md 1.2, 1.3).
+
 use apiserver_api::Status;
-use http::Response;
-pub(crate) fn paths() -> Vec<String> {
-    vec![]
+use apiserver_machinery::{
+    discovery,
+    negotiate::{self, DiscoveryForm},
+};
+use http::{HeaderValue, Response, header};
+
+use super::{body::Body, document, respond};
+use crate::server::Call;
+
+/// The paths that `/` lists.
+pub(crate) fn paths() -> Vec<&'static str> {
+    let own = ["/healthz", "/livez", "/openapi/v3", "/readyz", "/version"];
+    let mut all: Vec<&str> = discovery::builtin().paths().iter().map(String::as_str).chain(own).collect();
+    all.sort_unstable();
+    all
 }
-pub(crate) fn version() -> &'static str {
-    "{}"
+
+/// The answer for a discovery path; `None` for any other.
+///
+/// # Errors
+/// 406.
+pub(crate) fn answer(call: &Call<'_>) -> Result<Option<Response<Body>>, Status> {
+    let documents = discovery::builtin();
+    let segments: Vec<&str> = call.info.path.trim_end_matches('/').split('/').skip(1).collect();
+    let legacy = match segments[..] {
+        ["api"] | ["apis"] => {
+            let form = negotiate::discovery_form(call.accept())?;
+            let document = if segments == ["api"] { documents.core(form) } else { documents.groups(form) };
+            return Ok(Some(aggregated(document::answer(call, document, content_type(form)), form)));
+        }
+        ["api", version] => documents.resources("", version),
+        ["apis", group] => documents.group(group),
+        ["apis", group, version] if !group.is_empty() => documents.resources(group, version),
+        _ => None,
+    };
+    Ok(legacy.map(|document| document::answer(call, document, respond::JSON)))
 }
-pub(crate) fn answer(_: &Call<'_>) -> Result<Option<Response<Body>>, Status> {
-    Ok(None)
+
+/// Exactly as clients compare it.
+fn content_type(form: DiscoveryForm) -> HeaderValue {
+    match form {
+        DiscoveryForm::Aggregated("v2beta1") => HeaderValue::from_static("application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"),
+        DiscoveryForm::Aggregated(_) => HeaderValue::from_static("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"),
+        DiscoveryForm::Legacy => respond::JSON,
+    }
+}
+
+fn aggregated(mut response: Response<Body>, form: DiscoveryForm) -> Response<Body> {
+    if matches!(form, DiscoveryForm::Aggregated(_)) {
+        response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("public"));
+    }
+    response
 }

@@ -7,6 +7,7 @@ pub(crate) mod body;
 mod content;
 mod discovery;
 pub(crate) mod dispatch;
+mod document;
 mod form;
 mod health;
 mod negotiation;

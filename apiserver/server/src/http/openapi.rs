@@ -1,8 +1,45 @@
-//! temporary
-use super::body::Body;
-use crate::server::Call;
+//! `/openapi/v3` (api-server.md 1.6). There is no v2: clients that need it get 404, newer ones do not ask.
+
 use apiserver_api::Status;
-use http::Response;
-pub(crate) fn answer(_: &Call<'_>) -> Result<Option<Response<Body>>, Status> {
-    Ok(None)
+use apiserver_machinery::openapi_v3;
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+
+use super::{body::Body, document, respond};
+use crate::server::Call;
+
+/// The answer for an OpenAPI path; `None` for any other.
+///
+/// # Errors
+/// 404 for a group or version that is not served.
+pub(crate) fn answer(call: &Call<'_>) -> Result<Option<Response<Body>>, Status> {
+    let Some(place) = call.info.path.strip_prefix("/openapi/v3") else { return Ok(None) };
+    let documents = openapi_v3::builtin();
+    if matches!(place, "" | "/") {
+        let index = documents.index(call.prefix);
+        return Ok(Some(document::revalidated(call, &index.hash, respond::JSON, || Bytes::from(index.body))));
+    }
+    let place = place.trim_start_matches('/');
+    let found = documents.document(place).ok_or_else(Status::no_such_resource)?;
+    let asked = call.info.query_value("hash").unwrap_or_default();
+    if !asked.is_empty() && asked != found.hash {
+        return Ok(Some(moved(&format!("{}/openapi/v3/{place}?hash={}", call.prefix, found.hash))));
+    }
+    let mut response = document::answer(call, found, respond::JSON);
+    if !asked.is_empty() {
+        // The hash in the URL makes it another URL when the document changes.
+        let headers = response.headers_mut();
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
+        headers.insert(header::EXPIRES, HeaderValue::from_static("Fri, 31 Dec 9999 23:59:59 GMT"));
+    }
+    Ok(Some(response))
+}
+
+fn moved(location: &str) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
+    if let Ok(location) = HeaderValue::from_str(location) {
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    response
 }

@@ -1,0 +1,87 @@
+//! Discovery and OpenAPI.
+
+mod support;
+
+use serde_json::{Value, json};
+use support::{Client, server};
+
+#[tokio::test]
+async fn legacy_discovery() {
+    let server = server().await;
+    let one = Client::new(&server, "one").user("alice", &["system:authenticated"]);
+    assert_eq!(one.get("/api").await.ok()["versions"], json!(["v1"]));
+    let groups = one.get("/apis").await.ok();
+    assert_eq!(groups["kind"], "APIGroupList");
+    let names: Vec<&str> = groups["groups"].as_array().unwrap().iter().map(|g| g["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"tenancy.kcp.io") && !names.contains(&""), "{names:?}");
+    assert_eq!(one.get("/apis/").await.ok(), groups);
+    assert_eq!(one.get("/apis/coordination.k8s.io").await.ok()["preferredVersion"]["version"], "v1");
+    let core = one.get("/api/v1").await.ok();
+    let maps = core["resources"].as_array().unwrap().iter().find(|r| r["name"] == "configmaps").unwrap();
+    assert_eq!(
+        (&maps["kind"], &maps["namespaced"], &maps["shortNames"]),
+        (&json!("ConfigMap"), &json!(true), &json!(["cm"]))
+    );
+    for missing in ["/apis/none.dev", "/apis/coordination.k8s.io/v9", "/api/v9"] {
+        assert_eq!(one.get(missing).await.refusal().0, 404);
+    }
+    assert_eq!(one.get("/version").await.ok()["gitVersion"], concat!("v1.34.1+fairgate.", env!("CARGO_PKG_VERSION")));
+}
+
+#[tokio::test]
+async fn aggregated_discovery_is_revalidated() {
+    let server = server().await;
+    for version in ["v2", "v2beta1"] {
+        let form = format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList");
+        let one = Client::new(&server, "one").wants(&format!("{form},application/json"));
+        let answer = one.get("/apis").await;
+        assert_eq!(answer.headers["content-type"], form.as_str());
+        assert_eq!(
+            (&answer.headers["vary"], &answer.headers["cache-control"]),
+            (&"Accept".parse().unwrap(), &"public".parse().unwrap())
+        );
+        assert_eq!(
+            (&answer.ok()["kind"], &answer.ok()["apiVersion"]),
+            (&json!("APIGroupDiscoveryList"), &json!(format!("apidiscovery.k8s.io/{version}")))
+        );
+        let etag = answer.headers["etag"].to_str().unwrap().to_owned();
+        let request = http::Request::get("/clusters/two/apis")
+            .header("accept", &one.accept)
+            .header("x-remote-user", "a")
+            .header("if-none-match", &etag);
+        let again = server.handle(request.body(http_body_util::Empty::<bytes::Bytes>::new()).unwrap(), one.trust).await;
+        assert_eq!(again.status(), 304);
+        let core = one.get("/api").await.ok();
+        assert_eq!(core["items"][0]["versions"][0]["version"], "v1");
+    }
+    let refused = Client::new(&server, "one").wants("application/json;g=apidiscovery.k8s.io;v=v2");
+    assert_eq!(refused.get("/apis").await.code, 406);
+}
+
+#[tokio::test]
+async fn openapi_stays_in_the_workspace() {
+    let server = server().await;
+    let one = Client::new(&server, "one");
+    let index = one.get("/openapi/v3").await.ok();
+    let url = index["paths"]["api/v1"]["serverRelativeURL"].as_str().unwrap();
+    assert!(url.starts_with("/clusters/one/openapi/v3/api/v1?hash="), "{url}");
+    let bare = Client { prefix: String::new(), ..one.clone() };
+    let document = bare.get(url).await;
+    assert_eq!(document.headers["cache-control"], "public, immutable");
+    let document = document.ok();
+    assert_eq!(document["openapi"], "3.0.0");
+    assert!(document["components"]["schemas"]["io.k8s.api.core.v1.ConfigMap"].is_object());
+    let stale = one.get("/openapi/v3/api/v1?hash=AA").await;
+    assert_eq!((stale.code, stale.headers["location"].to_str().unwrap()), (301, url));
+    assert_eq!(one.get("/openapi/v3/apis/none.dev/v1").await.code, 404);
+    assert_eq!(one.get("/openapi/v2").await.code, 404);
+    let request = http::Request::get("/clusters/one/openapi/v3")
+        .header("x-remote-user", "a")
+        .header("x-forwarded-prefix", "/clusters/root:org");
+    let seen = server.handle(request.body(http_body_util::Empty::<bytes::Bytes>::new()).unwrap(), one.trust).await;
+    let bytes = http_body_util::BodyExt::collect(seen.into_body()).await.unwrap().to_bytes();
+    let index: Value = serde_json::from_slice(&bytes).unwrap();
+    assert!(
+        index["paths"]["api/v1"]["serverRelativeURL"].as_str().unwrap().starts_with("/clusters/root:org/openapi/v3/")
+    );
+}
