@@ -42,8 +42,12 @@ pub(crate) fn answer(call: &Call<'_>) -> Result<Option<Response<Body>>, Status> 
 /// Exactly as clients compare it.
 fn content_type(form: DiscoveryForm) -> HeaderValue {
     match form {
-        DiscoveryForm::Aggregated("v2beta1") => HeaderValue::from_static("application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"),
-        DiscoveryForm::Aggregated(_) => HeaderValue::from_static("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"),
+        DiscoveryForm::Aggregated("v2beta1") => {
+            HeaderValue::from_static("application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList")
+        }
+        DiscoveryForm::Aggregated(_) => {
+            HeaderValue::from_static("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+        }
         DiscoveryForm::Legacy => respond::JSON,
     }
 }

@@ -14,7 +14,12 @@ pub(crate) fn answer(call: &Call<'_>, document: &'static Rendered, content_type:
 }
 
 /// The same for bytes that are made on demand.
-pub(crate) fn revalidated(call: &Call<'_>, hash: &str, content_type: HeaderValue, body: impl FnOnce() -> Bytes) -> Response<Body> {
+pub(crate) fn revalidated(
+    call: &Call<'_>,
+    hash: &str,
+    content_type: HeaderValue,
+    body: impl FnOnce() -> Bytes,
+) -> Response<Body> {
     let etag = format!("\"{hash}\"");
     let known = call.header("if-none-match").is_some_and(|tags| tags.split(',').any(|tag| tag.trim() == etag));
     let mut response = if known {
