@@ -8,6 +8,7 @@ pub(super) const NAME: Column = string("Name", |o, _| Value::from(object::name(o
 pub(super) const AGE: Column =
     string("Age", |o, now| Value::from(age::age(object::text(o, &["metadata", "creationTimestamp"]), now)));
 
+/// Upstream calls numbers `string` too; their cells are numbers all the same.
 pub(super) const fn string(name: &'static str, cell: fn(&Value, i64) -> Value) -> Column {
     Column { name, kind: "string", priority: 0, cell }
 }
@@ -16,20 +17,16 @@ pub(super) const fn wide(name: &'static str, cell: fn(&Value, i64) -> Value) -> 
     Column { name, kind: "string", priority: 1, cell }
 }
 
-pub(super) const fn integer(name: &'static str, cell: fn(&Value, i64) -> Value) -> Column {
-    Column { name, kind: "integer", priority: 0, cell }
-}
-
 /// The text at a path, empty when absent.
 pub(super) fn text(o: &Value, path: &[&str]) -> Value {
     Value::from(object::text(o, path))
 }
 
-/// The text or number at a path as text, `<none>` when absent or empty.
+/// The text or number at a path, `<none>` when absent or empty.
 pub(super) fn or_none(o: &Value, path: &[&str]) -> Value {
     match object::get(o, path) {
         Some(Value::String(s)) if !s.is_empty() => json!(s),
-        Some(Value::Number(n)) => json!(n.to_string()),
+        Some(number @ Value::Number(_)) => number.clone(),
         _ => json!("<none>"),
     }
 }

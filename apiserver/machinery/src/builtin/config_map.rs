@@ -15,7 +15,7 @@ pub(super) const MAX_BYTES: usize = 1 << 20;
 
 const COLUMNS: &[Column] = &[
     columns::NAME,
-    columns::integer("Data", |o, _| json!(columns::count(o, "data") + columns::count(o, "binaryData"))),
+    columns::string("Data", |o, _| json!(columns::count(o, "data") + columns::count(o, "binaryData"))),
     columns::AGE,
 ];
 

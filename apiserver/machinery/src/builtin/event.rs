@@ -25,7 +25,7 @@ const COLUMNS: &[Column] = &[
     columns::wide("Source", |o, _| json!(source(o))),
     columns::string("Message", |o, _| json!(text(o, &["message"]).trim())),
     columns::wide("First Seen", |o, now| json!(age::age(first_seen(o), now))),
-    columns::wide("Count", |o, _| json!(count(o).to_string())),
+    columns::wide("Count", |o, _| json!(count(o))),
     columns::wide("Name", |o, _| json!(object::name(o))),
 ];
 
@@ -128,8 +128,8 @@ mod tests {
             "series": {"count": 3, "lastObservedTime": "1970-01-01T00:01:00.000000Z"},
         });
         assert_eq!(
-            cells(&event, 100),
-            ["40s", "Normal", "R", "configmap/c", "f", "ctl, h", "m", "100s", "3", "e"].map(Value::from)
+            Value::from(cells(&event, 100)),
+            json!(["40s", "Normal", "R", "configmap/c", "f", "ctl, h", "m", "100s", 3, "e"])
         );
     }
 
@@ -137,7 +137,7 @@ mod tests {
     fn cells_of_a_bare_event() {
         let event = json!({"metadata": {"name": "e"}, "firstTimestamp": "1970-01-01T00:00:00Z"});
         let cells = cells(&event, 5);
-        assert_eq!((&cells[0], &cells[7], &cells[8]), (&json!("5s"), &json!("5s"), &json!("1")));
+        assert_eq!((&cells[0], &cells[7], &cells[8]), (&json!("5s"), &json!("5s"), &json!(1)));
     }
 
     #[test]

@@ -19,7 +19,7 @@ const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 const FLOW_SCHEMA_COLUMNS: &[Column] = &[
     columns::NAME,
     columns::string("PriorityLevel", |o, _| columns::text(o, &["spec", "priorityLevelConfiguration", "name"])),
-    columns::integer("MatchingPrecedence", |o, _| {
+    columns::string("MatchingPrecedence", |o, _| {
         object::get(o, &["spec", "matchingPrecedence"]).cloned().unwrap_or(json!(0))
     }),
     columns::string("DistinguisherMethod", |o, _| columns::or_none(o, &["spec", "distinguisherMethod", "type"])),
@@ -158,8 +158,8 @@ mod tests {
         let o = json!({"metadata": {"name": "p"}, "spec": {"type": "Limited", "limited": {
             "nominalConcurrencyShares": 30, "limitResponse": {"type": "Queue", "queuing": {"queues": 64}}}}});
         assert_eq!(
-            cells(LEVEL_COLUMNS, &o),
-            ["p", "Limited", "30", "64", "<none>", "<none>", "<unknown>"].map(Value::from)
+            Value::from(cells(LEVEL_COLUMNS, &o)),
+            json!(["p", "Limited", 30, 64, "<none>", "<none>", "<unknown>"])
         );
     }
 }

@@ -19,7 +19,7 @@ const SERVICE_ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 const COLUMNS: &[Column] = &[
     columns::NAME,
     columns::string("Type", |o, _| columns::text(o, &["type"])),
-    columns::integer("Data", |o, _| json!(columns::count(o, "data"))),
+    columns::string("Data", |o, _| json!(columns::count(o, "data"))),
     columns::AGE,
 ];
 

@@ -9,7 +9,7 @@ use crate::{
 };
 
 const COLUMNS: &[Column] =
-    &[columns::NAME, columns::integer("Secrets", |o, _| json!(columns::count(o, "secrets"))), columns::AGE];
+    &[columns::NAME, columns::string("Secrets", |o, _| json!(columns::count(o, "secrets"))), columns::AGE];
 
 pub(super) const SERVICE_ACCOUNTS: Resource = Resource {
     group: "",
