@@ -2,19 +2,27 @@
 
 use std::time::Duration;
 
-use apiserver_api::{ClusterName, RequestInfo, Status, UserInfo, Verb, list_options::request_timeout};
-use fairness::{Admission, Classified, Cost, Counts, Permit, Rejection, Request, pricing};
+use apiserver_api::{ClusterName, Reason, RequestInfo, Status, UserInfo, Verb, list_options::request_timeout};
+use fairness::{Admission, Classified, Clock, Cost, Counts, Permit, Rejection, Request, WatchGuard};
+use http::StatusCode;
 
-use crate::core::Core;
+use crate::{
+    core::{Core, Entry},
+    metrics::Metrics,
+    refusal::temporary,
+    route::Route,
+};
 
 /// What the door has to know of a request once its path has been read.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) kind: Kind,
     /// `None` when it bypasses fairness.
     pub(crate) ticket: Option<Ticket>,
     /// How long it may take altogether, if it says so.
     pub(crate) timeout: Option<Duration>,
+    /// Keeps a watch in the books, so that writes are charged for it.
+    pub(crate) watch: Option<WatchGuard>,
 }
 
 /// How a request ends, as far as its seats are concerned.
@@ -38,61 +46,81 @@ pub(crate) struct Ticket {
 /// Reads a request. `path` is what stands behind the cluster prefix.
 ///
 /// # Errors
-/// 400 for a path that names no request and for a timeout that is no duration.
+/// 400 for a path that names no request and for a timeout that is no duration; 429 for one watch too many.
 pub(crate) fn plan(
     core: &Core,
-    workspace: Option<&ClusterName>,
+    route: &Route,
     user: &UserInfo,
     method: &str,
     path: &str,
     query: &str,
 ) -> Result<Plan, Status> {
-    let info = RequestInfo::parse(method, path, query)
-        .map_err(|error| Status::new(apiserver_api::Reason::BadRequest, error.to_string()))?;
+    let info =
+        RequestInfo::parse(method, path, query).map_err(|error| Status::new(Reason::BadRequest, error.to_string()))?;
     let kind = match info.verb {
         Verb::Watch => Kind::Watch,
         _ if info.is_long_running() => Kind::LongRunning,
         _ => Kind::Plain,
     };
     let timeout = if kind == Kind::Plain { request_timeout(query)? } else { None };
-    let ticket = core.profile.as_ref().filter(|_| kind != Kind::LongRunning).map(|profile| {
-        let platform;
-        let name = match workspace {
-            Some(name) => name,
-            None => {
-                platform = ClusterName::standing_for("");
-                &platform
-            }
-        };
-        let class = profile.classify(name, user, &info);
-        Ticket { class, cost: pricing::price(&info, Counts::Unknown, 0, 0) }
-    });
-    Ok(Plan { kind, ticket, timeout })
+    let mut plan = Plan { kind, ticket: None, timeout, watch: None };
+    let (Some(profile), Some(entry)) = (&core.profile, core.shards.get(route.shard)) else { return Ok(plan) };
+    if kind == Kind::LongRunning {
+        return Ok(plan);
+    }
+    let workspace = route.workspace.as_ref();
+    let (class, watches) = match workspace {
+        Some(name) => (profile.classify(name, user, &info), core.watches.interested(name, &info)),
+        None => (profile.classify_shared("", user, &info), 0),
+    };
+    let cost = entry.pricing.price(&info, counts(entry, workspace, &info), watches, 0);
+    plan.ticket = Some(Ticket { class, cost });
+    if kind == Kind::Watch && (workspace.is_some() || route.is_wildcard) {
+        let guard = core
+            .watches
+            .register(workspace, &info)
+            .map_err(|error| temporary(StatusCode::TOO_MANY_REQUESTS, error.to_string(), 1))?;
+        plan.watch = Some(guard);
+    }
+    Ok(plan)
 }
 
-/// Asks the gate of `shard`, and waits if it says so. `None` when the request needs no permit.
+/// What is known of the objects the request is about; asked only where the price depends on it.
+fn counts(entry: &Entry, workspace: Option<&ClusterName>, info: &RequestInfo<'_>) -> Counts {
+    if !matches!(info.verb, Verb::List | Verb::Watch | Verb::DeleteCollection) {
+        return Counts::Unknown;
+    }
+    match (&entry.observers, workspace) {
+        (Some(observers), Some(name)) => observers.counts(name, &info.api_group, &info.resource, &info.namespace),
+        (Some(observers), None) => observers.total(&info.api_group, &info.resource),
+        (None, _) => Counts::Unknown,
+    }
+}
+
+/// Asks the gate of the route's shard, and waits if it says so. `None` when the request needs no permit.
+///
+/// # Errors
+/// The gate's refusal.
 ///
 /// # Cancel safety
 /// Dropping the future takes the request out of its queue.
 pub(crate) async fn admit(
     core: &Core,
-    shard: usize,
-    workspace: Option<&ClusterName>,
+    route: &Route,
     plan: &Plan,
     received_ns: u64,
 ) -> Result<Option<Permit>, Rejection> {
-    let (Some(gate), Some(ticket)) = (core.shards.get(shard).and_then(|s| s.gate.as_ref()), plan.ticket) else {
+    let (Some(gate), Some(ticket)) = (core.shards.get(route.shard).and_then(|s| s.gate.as_ref()), plan.ticket) else {
         return Ok(None);
     };
     let Ticket { class, cost } = ticket;
+    let workspace = route.workspace.as_ref();
     match gate.admit(&Request { workspace, class, cost, received_ns, timeout: plan.timeout }) {
         Admission::Run(permit) => Ok(Some(permit)),
         Admission::Reject(rejection) => Err(rejection),
         Admission::Wait(waiting) => {
             let outcome = waiting.await;
-            core.metrics
-                .wait
-                .record(crate::metrics::Metrics::seconds(received_ns, fairness::Clock::now_ns(&*core.clock)));
+            core.metrics.wait.record(Metrics::seconds(received_ns, core.clock.now_ns()));
             outcome.map(Some)
         }
     }

@@ -2,6 +2,7 @@
 
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -10,7 +11,10 @@ use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
-use crate::upstream::pool::Lease;
+use crate::{
+    upstream::pool::Lease,
+    worker::{Link, Timer, Worker},
+};
 
 /// The error of a body.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -24,6 +28,8 @@ enum Kind {
     Empty,
     Full(Bytes),
     Incoming(Incoming),
+    /// A request's body under the stall limit.
+    Upload(Box<Upload>),
     /// An answer of a remote shard; the connection goes back to its pool when the last byte has been read.
     Leased(Incoming, Option<Lease>),
     Boxed(Pin<Box<dyn http_body::Body<Data = Bytes, Error = BoxError> + Send>>),
@@ -42,6 +48,14 @@ impl Body {
         B::Error: Into<BoxError>,
     {
         Self(Kind::Boxed(Box::pin(body.map_err(Into::into))))
+    }
+
+    pub(crate) fn upload(body: Incoming, worker: &Arc<Worker>, link: &Arc<Link>) -> Self {
+        if http_body::Body::is_end_stream(&body) {
+            return Self::empty();
+        }
+        let (worker, link) = (worker.clone(), link.clone());
+        Self(Kind::Upload(Box::new(Upload { body, worker, link, stall: None })))
     }
 
     pub(crate) fn leased(body: Incoming, lease: Lease) -> Self {
@@ -79,6 +93,7 @@ impl http_body::Body for Body {
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
             Kind::Incoming(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
+            Kind::Upload(upload) => upload.poll_frame(cx),
             Kind::Leased(body, lease) => {
                 let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
                 let ended = match &frame {
@@ -101,6 +116,7 @@ impl http_body::Body for Body {
             Kind::Empty => true,
             Kind::Full(_) => false,
             Kind::Incoming(body) | Kind::Leased(body, _) => body.is_end_stream(),
+            Kind::Upload(upload) => upload.body.is_end_stream(),
             Kind::Boxed(body) => body.is_end_stream(),
         }
     }
@@ -110,7 +126,28 @@ impl http_body::Body for Body {
             Kind::Empty => SizeHint::with_exact(0),
             Kind::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Kind::Incoming(body) | Kind::Leased(body, _) => body.size_hint(),
+            Kind::Upload(upload) => upload.body.size_hint(),
             Kind::Boxed(body) => body.size_hint(),
         }
+    }
+}
+
+/// A client that has promised a body and sends nothing of it, while the shard waits for it, is cut off.
+struct Upload {
+    body: Incoming,
+    worker: Arc<Worker>,
+    link: Arc<Link>,
+    stall: Option<Timer>,
+}
+
+impl Upload {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = http_body::Body::poll_frame(Pin::new(&mut self.body), cx);
+        if frame.is_ready() {
+            self.stall = None;
+        } else if self.stall.is_none() {
+            self.stall = Some(self.worker.kill_after(self.worker.core.limits.stall_timeout, self.link.clone()));
+        }
+        frame.map_err(Into::into)
     }
 }

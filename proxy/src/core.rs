@@ -5,10 +5,14 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-use apiserver_api::UserInfo;
-use fairness::{Gate, Profile};
+use apiserver_api::{ClusterName, UserInfo, user::GROUP_MASTERS};
+use fairness::{Gate, PricingOptions, Profile, WatchTracker};
+use observers::{Observers, WorkspaceEvent};
+use tokio::sync::mpsc;
 
-use crate::{Limits, clock::WallClock, identity::Identity, index::Index, metrics::Metrics, upstream::Shard};
+use crate::{
+    Limits, clock::WallClock, identity::Identity, index::Index, metrics::Metrics, uids::UidHeaders, upstream::Shard,
+};
 
 /// The gateway's shared state. Nothing in it is locked on the path of a request but by the scheduler.
 pub(crate) struct Core {
@@ -16,6 +20,8 @@ pub(crate) struct Core {
     pub(crate) limits: Limits,
     /// The identity of those without a credential; `None` refuses them.
     pub(crate) anonymous: Option<Arc<Identity>>,
+    /// The identity of the gateway's own requests.
+    pub(crate) own_identity: Identity,
     pub(crate) drop_groups: Box<[String]>,
     pub(crate) shards: Box<[Entry]>,
     /// The shard of requests that name no workspace.
@@ -23,6 +29,8 @@ pub(crate) struct Core {
     pub(crate) index: Index,
     /// `None` = fairness is off.
     pub(crate) profile: Option<Arc<Profile>>,
+    pub(crate) watches: Arc<WatchTracker>,
+    pub(crate) uids: UidHeaders,
     pub(crate) metrics: Metrics,
     pub(crate) draining: AtomicBool,
 }
@@ -32,6 +40,11 @@ pub(crate) struct Entry {
     pub(crate) shard: Shard,
     /// `None` = fairness is off.
     pub(crate) gate: Option<Arc<Gate>>,
+    pub(crate) pricing: PricingOptions,
+    /// The object counts of its workspaces.
+    pub(crate) observers: Option<Observers>,
+    /// Tells the observers which workspaces there are.
+    pub(crate) feed: Option<mpsc::Sender<WorkspaceEvent>>,
 }
 
 impl Core {
@@ -40,9 +53,17 @@ impl Core {
         !self.draining.load(Relaxed) && self.index.is_ready()
     }
 
+    /// A workspace is gone from all shards.
+    pub(crate) fn forget_workspace(&self, workspace: &ClusterName) {
+        self.watches.forget_workspace(workspace);
+        self.uids.forget(workspace);
+    }
+
     pub(crate) fn anonymous(allowed: bool, drop: &[String]) -> Option<Arc<Identity>> {
-        allowed
-            .then(|| Identity::new(UserInfo::anonymous(), drop).expect("system:anonymous is plain text"))
-            .map(Arc::new)
+        allowed.then(|| Arc::new(Identity::new(UserInfo::anonymous(), drop).expect("system:anonymous is plain text")))
+    }
+
+    pub(crate) fn own_identity() -> Identity {
+        Identity::new(UserInfo::new("system:fairgate", &[GROUP_MASTERS]), &[]).expect("the name is plain text")
     }
 }

@@ -3,7 +3,11 @@
 use std::{pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use apiserver_api::Status;
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header::EXPECT, request::Parts};
+use http::{
+    HeaderName, HeaderValue, Request, Response, StatusCode, Version,
+    header::{EXPECT, TE},
+    request::Parts,
+};
 
 use crate::{
     Body,
@@ -29,6 +33,10 @@ const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 pub(crate) fn prepare(worker: &Worker, parts: &mut Parts, route: &Route, caller: &Caller, peer: &Peer) {
     let headers = &mut parts.headers;
     hop::remove(headers);
+    if parts.version == Version::HTTP_2 {
+        // Every HTTP/2 client takes trailers; one of HTTP/1.1 has to say so.
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
     // The gateway itself invites the body when the shard's connection takes it.
     headers.remove(EXPECT);
     identity::stamp(headers, caller.vouched.then_some(&*caller.identity));

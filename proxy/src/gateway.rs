@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use fairness::{Gate, GateOptions, Profile};
+use fairness::{Gate, GateOptions, PricingOptions, Profile, WatchOptions, WatchTracker};
 use tokio::{
     net::{TcpListener, TcpStream},
     runtime,
@@ -20,12 +20,16 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
-    GatewayOptions, StartError, admin,
+    Directory, GatewayOptions, StartError, admin,
     clock::WallClock,
     connection,
     core::{Core, Entry},
-    index::Index,
+    index::{
+        Index,
+        feed::{Feed, Kind},
+    },
     metrics::Metrics,
+    uids::UidHeaders,
     upstream::Shard,
     worker::Worker,
 };
@@ -111,6 +115,13 @@ impl Gateway {
         let members: Arc<[Arc<Worker>]> = team.iter().map(|(worker, _)| worker.clone()).collect();
         control.spawn(accept(listener, core.clone(), team, watch.clone()));
         control.spawn(admin::run(admin, core.clone(), members, watch));
+        if options.directory == Directory::Watch {
+            for (shard, kind) in
+                (0..core.shards.len()).flat_map(|s| [(s, Kind::LogicalClusters), (s, Kind::Workspaces)])
+            {
+                control.spawn(Feed { core: core.clone(), shard, kind, pool: workers }.run());
+            }
+        }
         Ok(Self { core, address, admin_address, phase, control: Some(control), workers: threads, ended })
     }
 
@@ -176,18 +187,28 @@ fn build(options: &GatewayOptions, workers: usize) -> Result<Core, StartError> {
         let gate =
             profile.clone().map(|profile| Gate::new(GateOptions { seats: shard.seats, profile, clock: clock.clone() }));
         // One more pool than workers: for the gateway's own requests.
-        Ok(Entry { shard: Shard::new(shard, &options.limits, workers + 1)?, gate })
+        let (observers, feed) = shard.observers.clone().unzip();
+        Ok(Entry {
+            shard: Shard::new(shard, &options.limits, workers + 1)?,
+            gate,
+            pricing: PricingOptions::for_shard(shard.seats),
+            observers,
+            feed,
+        })
     };
     let shards = options.shards.iter().map(entry).collect::<Result<Box<[_]>, StartError>>()?;
     let drop_groups: Box<[String]> = options.drop_groups.as_slice().into();
     Ok(Core {
         anonymous: Core::anonymous(options.anonymous, &drop_groups),
+        own_identity: Core::own_identity(),
         drop_groups,
         limits: options.limits,
         platform: options.shards.iter().position(|s| s.name == "root").unwrap_or(0),
         index: Index::new(options.directory, shards.len()),
         shards,
         profile,
+        uids: UidHeaders::default(),
+        watches: WatchTracker::new(WatchOptions::default()),
         metrics: Metrics::new(),
         draining: AtomicBool::new(false),
         clock,

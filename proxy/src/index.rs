@@ -1,13 +1,68 @@
-//! Which shard holds a workspace.
+//! Which shard holds a workspace: logical clusters by name, and the tree of workspaces by path (kcp.md 3.3).
+//!
+//! Filled by [`feed`], one task per shard and kind of object, or static. A lookup of three segments takes three reads
+//! of a sharded map; updates lock one part of it for the time of an insert. A lost watch keeps all entries: only the
+//! shard's own word that an object is gone removes it.
+//!
+//! While a cluster moves two shards hold it. Each holder is noted; the one whose LogicalCluster names it as its shard
+//! wins, otherwise the older one.
+
+pub(crate) mod feed;
+mod objects;
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool, AtomicU8,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+    },
+};
 
 use apiserver_api::ClusterName;
+use dashmap::DashMap;
 use tokio::sync::watch;
 
 use crate::Directory;
 
+/// Bits of [`Shard::synced`].
+const CLUSTERS: u8 = 1;
+const WORKSPACES: u8 = 2;
+
 /// The directory of workspaces.
 pub(crate) struct Index {
+    is_static: AtomicBool,
+    clusters: DashMap<ClusterName, Vec<Claim>>,
+    shards: Box<[Shard]>,
+    /// Counts changes, for those who wait for one.
     moves: watch::Sender<u64>,
+}
+
+/// A shard says that it holds a cluster.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    shard: usize,
+    /// The LogicalCluster itself names this shard.
+    confirmed: bool,
+}
+
+#[derive(Default)]
+struct Shard {
+    synced: AtomicU8,
+    /// Workspaces by the cluster they are in, then by name.
+    children: DashMap<ClusterName, HashMap<Box<str>, Workspace>>,
+}
+
+/// One workspace as its parent tells it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Workspace {
+    /// The logical cluster behind it, once there is one.
+    pub(crate) cluster: Option<ClusterName>,
+    /// Where a mounted workspace is served.
+    pub(crate) mount: Option<Arc<str>>,
+    pub(crate) is_unavailable: bool,
 }
 
 /// What the index says about a path.
@@ -20,10 +75,10 @@ pub(crate) enum Lookup {
         /// Number of the shard.
         shard: usize,
     },
-    /// The workspace points to another server.
+    /// The workspace is served elsewhere.
     Mount {
-        /// Its URL, with the rest of the path appended.
-        url: Box<str>,
+        /// Base URL of the other server.
+        url: Arc<str>,
     },
     /// A workspace on the way is not available just now.
     Unavailable,
@@ -35,19 +90,183 @@ pub(crate) enum Lookup {
 }
 
 impl Index {
-    pub(crate) fn new(_d: Directory, _n: usize) -> Self {
-        Self { moves: watch::channel(0).0 }
+    pub(crate) fn new(directory: Directory, shards: usize) -> Self {
+        Self {
+            is_static: AtomicBool::new(directory == Directory::Static),
+            clusters: DashMap::new(),
+            shards: (0..shards).map(|_| Shard::default()).collect(),
+            moves: watch::channel(0).0,
+        }
     }
+
+    /// Whether every path belongs to the first shard.
     pub(crate) fn is_static(&self) -> bool {
-        true
+        self.is_static.load(Acquire)
     }
+
+    /// From now on every path belongs to the first shard.
+    pub(crate) fn become_static(&self) {
+        self.is_static.store(true, Release);
+        self.moved();
+    }
+
+    /// Whether at least one shard's workspaces are known.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.is_static() || self.shards.iter().any(Shard::is_synced)
+    }
+
+    /// Whether a shard has told all it holds.
+    pub(crate) fn is_synced(&self, shard: usize) -> bool {
+        self.is_static() || self.shards.get(shard).is_some_and(Shard::is_synced)
+    }
+
+    /// Changes from now on.
     pub(crate) fn moves(&self) -> watch::Receiver<u64> {
         self.moves.subscribe()
     }
-    pub(crate) fn is_ready(&self) -> bool {
-        true
+
+    /// Number of known logical clusters.
+    pub(crate) fn len(&self) -> usize {
+        self.clusters.len()
     }
+
+    fn moved(&self) {
+        self.moves.send_modify(|n| *n = n.wrapping_add(1));
+    }
+
+    /// Finds the shard of a well-formed path.
     pub(crate) fn lookup(&self, path: &str) -> Lookup {
-        Lookup::Found { name: ClusterName::standing_for(path), shard: 0 }
+        if self.is_static() {
+            return Lookup::Found { name: ClusterName::standing_for(path), shard: 0 };
+        }
+        self.walk(path).unwrap_or_else(|| Lookup::Unknown { certain: self.shards.iter().all(Shard::is_synced) })
+    }
+
+    fn walk(&self, path: &str) -> Option<Lookup> {
+        let (first, mut rest) = match path.split_once(':') {
+            Some((first, rest)) if first != "system" => (first, Some(rest)),
+            _ => (path, None),
+        };
+        let (mut name, mut shard) = self.holder(first)?;
+        let mut is_unavailable = false;
+        while let Some(path) = rest {
+            let (segment, below) = path.split_once(':').map_or((path, None), |(s, b)| (s, Some(b)));
+            let children = self.shards.get(shard)?.children.get(&name)?;
+            let child = children.get(segment)?;
+            is_unavailable |= child.is_unavailable;
+            let holder = child.cluster.as_ref().and_then(|c| self.holder(c.as_str()));
+            match (holder, &child.mount) {
+                (Some(found), _) => {
+                    drop(children);
+                    (name, shard) = found;
+                }
+                (None, Some(_)) if is_unavailable => return Some(Lookup::Unavailable),
+                (None, Some(url)) if below.is_none() => return Some(Lookup::Mount { url: url.clone() }),
+                _ => return None,
+            }
+            rest = below;
+        }
+        Some(if is_unavailable { Lookup::Unavailable } else { Lookup::Found { name, shard } })
+    }
+
+    fn holder(&self, name: &str) -> Option<(ClusterName, usize)> {
+        let entry = self.clusters.get(name)?;
+        let claim = entry.iter().find(|c| c.confirmed).or(entry.first())?;
+        Some((entry.key().clone(), claim.shard))
+    }
+
+    /// A shard holds a cluster. True if that is news.
+    pub(crate) fn put_cluster(&self, shard: usize, name: &ClusterName, confirmed: bool) -> bool {
+        let mut claims = self.clusters.entry(name.clone()).or_default();
+        let known = claims.iter_mut().find(|c| c.shard == shard);
+        let is_new = known.is_none();
+        let is_news = known.as_ref().is_none_or(|c| c.confirmed != confirmed);
+        match known {
+            Some(claim) => claim.confirmed = confirmed,
+            None => claims.push(Claim { shard, confirmed }),
+        }
+        drop(claims);
+        if is_news {
+            self.moved();
+        }
+        is_new
+    }
+
+    /// A shard no longer holds a cluster, nor the workspaces in it. True if that is news.
+    pub(crate) fn remove_cluster(&self, shard: usize, name: &ClusterName) -> bool {
+        if let Some(shard) = self.shards.get(shard) {
+            shard.children.remove(name);
+        }
+        let Some(mut claims) = self.clusters.get_mut(name) else { return false };
+        let before = claims.len();
+        claims.retain(|c| c.shard != shard);
+        let is_news = claims.len() < before;
+        drop(claims);
+        self.clusters.remove_if(name, |_, claims| claims.is_empty());
+        if is_news {
+            self.moved();
+        }
+        is_news
+    }
+
+    /// Whether any shard holds the cluster.
+    pub(crate) fn knows(&self, name: &ClusterName) -> bool {
+        self.clusters.contains_key(name)
+    }
+
+    /// A shard has told all its clusters: what it holds otherwise is gone. Returns the names that went.
+    pub(crate) fn sync_clusters(&self, shard: usize, all: &HashSet<ClusterName>) -> Vec<ClusterName> {
+        let mine = |claims: &[Claim]| claims.iter().any(|c| c.shard == shard);
+        let gone: Vec<_> =
+            self.clusters.iter().filter(|e| mine(e) && !all.contains(e.key())).map(|e| e.key().clone()).collect();
+        gone.iter().for_each(|name| {
+            self.remove_cluster(shard, name);
+        });
+        self.mark_synced(shard, CLUSTERS);
+        gone
+    }
+
+    /// What a cluster on a shard says about one of its workspaces.
+    pub(crate) fn put_workspace(&self, shard: usize, parent: &ClusterName, name: &str, workspace: Workspace) {
+        let Some(shard) = self.shards.get(shard) else { return };
+        shard.children.entry(parent.clone()).or_default().insert(name.into(), workspace);
+        self.moved();
+    }
+
+    /// A workspace is gone.
+    pub(crate) fn remove_workspace(&self, shard: usize, parent: &ClusterName, name: &str) {
+        let Some(shard) = self.shards.get(shard) else { return };
+        if let Some(mut children) = shard.children.get_mut(parent) {
+            children.remove(name);
+        }
+        shard.children.remove_if(parent, |_, children| children.is_empty());
+        self.moved();
+    }
+
+    /// A shard has told all its workspaces: what it holds otherwise is gone.
+    pub(crate) fn sync_workspaces(&self, shard: usize, all: &HashSet<(ClusterName, Box<str>)>) {
+        let Some(entry) = self.shards.get(shard) else { return };
+        let told = |parent: &ClusterName, name: &str| all.contains(&(parent.clone(), name.into()));
+        entry.children.retain(|parent, children| {
+            children.retain(|name, _| told(parent, name));
+            !children.is_empty()
+        });
+        self.mark_synced(shard, WORKSPACES);
+    }
+
+    fn mark_synced(&self, shard: usize, part: u8) {
+        if let Some(shard) = self.shards.get(shard) {
+            shard.synced.fetch_or(part, Relaxed);
+        }
+        self.moved();
     }
 }
+
+impl Shard {
+    fn is_synced(&self) -> bool {
+        self.synced.load(Relaxed) == CLUSTERS | WORKSPACES
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -32,6 +32,7 @@ mod refusal;
 mod reply;
 mod route;
 mod serve;
+mod uids;
 mod upstream;
 mod worker;
 

@@ -2,6 +2,8 @@
 
 use std::{convert::Infallible, net::TcpListener, sync::Arc, time::Duration};
 
+use observers::{Observers, WorkspaceEvent};
+use tokio::sync::mpsc;
 use tower::util::BoxCloneSyncService;
 
 use crate::Body;
@@ -36,6 +38,9 @@ pub struct ShardOptions {
     pub seats: u32,
     /// Where it is.
     pub upstream: Upstream,
+    /// The object counts of its workspaces, and where to tell them which workspaces there are: the two ends that
+    /// [`Observers::run`] is not given. Without them lists are priced as for unknown counts.
+    pub observers: Option<(Observers, mpsc::Sender<WorkspaceEvent>)>,
 }
 
 /// How the shard of a workspace is found.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use fairness::{Clock, Permit};
+use fairness::{Clock, Permit, WatchGuard};
 use http_body::{Frame, SizeHint};
 
 use crate::{
@@ -24,26 +24,31 @@ pub(crate) struct Reply {
     permit: Option<Permit>,
     /// Runs while a part of the answer waits for the client to take it.
     stall: Option<Timer>,
-    /// A watch ends, as if the shard had ended it, when the gateway drains.
-    is_watch: bool,
+    /// Present for a watch: it ends, as if the shard had ended it, when the gateway drains.
+    watch: Option<Option<WatchGuard>>,
     end: Option<Timer>,
     flight: Option<Flight>,
 }
 
 impl Reply {
-    pub(crate) fn new(body: Body, permit: Option<Permit>, is_watch: bool) -> Self {
+    pub(crate) fn new(body: Body, permit: Option<Permit>) -> Self {
         let permit = permit.filter(|_| !http_body::Body::is_end_stream(&body));
-        Self { body, permit, stall: None, is_watch, end: None, flight: None }
+        Self { body, permit, stall: None, watch: None, end: None, flight: None }
     }
 
     /// An answer that holds no seats.
     pub(crate) fn plain(body: Body) -> Self {
-        Self::new(body, None, false)
+        Self::new(body, None)
+    }
+
+    /// A watch's answer: without seats, and counted as a watch until it ends.
+    pub(crate) fn watch(body: Body, guard: Option<WatchGuard>) -> Self {
+        Self { watch: Some(guard), ..Self::plain(body) }
     }
 
     /// Nothing to send: a watch may have to end now.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Some(flight) = self.flight.as_ref().filter(|_| self.is_watch) else { return Poll::Pending };
+        let Some(flight) = self.flight.as_ref().filter(|_| self.watch.is_some()) else { return Poll::Pending };
         let end = self.end.get_or_insert_with(|| flight.worker.wake_to_end(cx.waker().clone()));
         if !end.is_over(cx.waker()) {
             return Poll::Pending;

@@ -19,6 +19,8 @@ pub(crate) struct Route {
     pub(crate) shard: usize,
     /// The workspace it is charged to; `None` is the platform.
     pub(crate) workspace: Option<ClusterName>,
+    /// Whether it is about all clusters of the shard.
+    pub(crate) is_wildcard: bool,
     /// Path and query for the shard.
     pub(crate) uri: Uri,
     /// `/clusters/<as the client wrote it>`.
@@ -53,7 +55,9 @@ pub(crate) async fn resolve(core: &Core, uri: &Uri, method: &str, user: &UserInf
                 Lookup::Unknown { certain } => unknown(core, uri, &cluster, rest, method, user, certain),
             }
         }
-        Target::Wildcard { rest } if core.shards.len() == 1 => Ok(platform(core, uri, rest)),
+        Target::Wildcard { rest } if core.shards.len() == 1 => {
+            Ok(Route { is_wildcard: true, ..platform(core, uri, rest) })
+        }
         Target::Wildcard { .. } => Err(forbidden(user, method, path)),
         Target::Cache { rest } | Target::VirtualWorkspace { rest } => Ok(platform(core, uri, rest)),
         Target::None { rest } => {
@@ -83,12 +87,12 @@ fn workspace(core: &Core, uri: &Uri, rest: &str, name: ClusterName, shard: usize
     };
     let prefix = HeaderValue::from_str(prefix).ok();
     let workspace = (!name.is_system()).then_some(name);
-    Ok(Route { shard, workspace, uri: target, prefix, rest_at })
+    Ok(Route { shard, workspace, is_wildcard: false, uri: target, prefix, rest_at })
 }
 
 fn platform(core: &Core, uri: &Uri, rest: &str) -> Route {
     let rest_at = uri.path().len().saturating_sub(rest.len());
-    Route { shard: core.platform, workspace: None, uri: origin_form(uri), prefix: None, rest_at }
+    Route { shard: core.platform, workspace: None, is_wildcard: false, uri: origin_form(uri), prefix: None, rest_at }
 }
 
 fn origin_form(uri: &Uri) -> Uri {

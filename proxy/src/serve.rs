@@ -16,17 +16,18 @@ use std::{
 use apiserver_api::{Reason, Status};
 use fairness::Clock;
 use futures_util::FutureExt;
-use http::{Method, Request, Response, StatusCode, Version, header::UPGRADE};
+use http::{Method, Request, Response, StatusCode, Version, header::UPGRADE, request::Parts};
 use hyper::body::Incoming;
 
 use crate::{
     Body,
-    admission::{self, Kind},
+    admission::{self, Kind, Plan},
     connection::Peer,
-    door, forward, identity,
+    door, forward,
+    identity::{self, Caller},
     refusal::{answer, answer_and_close, rejected, temporary, text},
     reply::{Flight, Reply},
-    route,
+    route::{self, Route},
     worker::Worker,
 };
 
@@ -57,7 +58,7 @@ pub(crate) async fn serve(
 
 async fn steps(worker: &Arc<Worker>, peer: &Peer, arrived_ns: u64, request: Request<Incoming>) -> Response<Reply> {
     let core = &*worker.core;
-    let (mut parts, body) = request.into_parts();
+    let (parts, body) = request.into_parts();
     let refuse = |status: &Status, reason: &'static str| {
         core.metrics.refused(reason);
         answer(status).map(Reply::plain)
@@ -90,30 +91,55 @@ async fn steps(worker: &Arc<Worker>, peer: &Peer, arrived_ns: u64, request: Requ
         return refuse(&status, "upgrade");
     }
     let path = parts.uri.path().get(route.rest_at..).filter(|p| !p.is_empty()).unwrap_or("/");
-    let workspace = route.workspace.as_ref();
     let query = parts.uri.query().unwrap_or_default();
-    let plan = match admission::plan(core, workspace, user, parts.method.as_str(), path, query) {
+    let plan = match admission::plan(core, &route, user, parts.method.as_str(), path, query) {
         Ok(plan) => plan,
         Err(status) => return refuse(&status, "request"),
     };
-    if core.shards.get(route.shard).is_some_and(|s| s.shard.is_open_circuit(core.clock.now_ns())) {
-        let status = temporary(StatusCode::SERVICE_UNAVAILABLE, "the shard does not accept connections", 1);
-        return refuse(&status, "circuit-open");
+    let ticket = plan.ticket;
+    let mut response = admitted(worker, peer, arrived_ns, parts, body, &route, &caller, plan).await;
+    if let (Some(profile), Some(ticket)) = (&core.profile, ticket) {
+        core.uids.write(profile, route.workspace.as_ref(), ticket.class, response.headers_mut());
     }
-    let permit = match admission::admit(core, route.shard, workspace, &plan, arrived_ns).await {
+    response
+}
+
+/// The second half: admit and forward.
+#[allow(clippy::too_many_arguments, reason = "one call, from the function above")]
+async fn admitted(
+    worker: &Arc<Worker>,
+    peer: &Peer,
+    arrived_ns: u64,
+    mut parts: Parts,
+    body: Incoming,
+    route: &Route,
+    caller: &Caller,
+    plan: Plan,
+) -> Response<Reply> {
+    let core = &*worker.core;
+    if core.shards.get(route.shard).is_some_and(|s| s.shard.is_open_circuit(core.clock.now_ns())) {
+        core.metrics.refused("circuit-open");
+        let message = "the shard does not accept connections";
+        return answer(&temporary(StatusCode::SERVICE_UNAVAILABLE, message, 1)).map(Reply::plain);
+    }
+    let permit = match admission::admit(core, route, &plan, arrived_ns).await {
         Ok(permit) => permit,
         Err(rejection) => return rejected(&rejection, &parts.headers).map(Reply::plain),
     };
-    forward::prepare(worker, &mut parts, &route, &caller, peer);
-    let limit = (plan.kind == Kind::Plain)
-        .then(|| plan.timeout.map_or(core.limits.request_timeout, |t| t.min(core.limits.request_timeout)));
-    match forward::send(worker, &route, limit, parts, Body::from(body)).await {
-        Ok(response) => {
-            // A watch has been initialised, as far as a gateway can see, when its head arrives.
-            let permit = permit.filter(|_| plan.kind == Kind::Plain);
-            let is_watch = plan.kind == Kind::Watch;
-            response.map(|body| Reply::new(body, permit, is_watch))
-        }
+    forward::prepare(worker, &mut parts, route, caller, peer);
+    let longest = core.limits.request_timeout;
+    let limit = (plan.kind == Kind::Plain).then(|| plan.timeout.map_or(longest, |t| t.min(longest)));
+    let body = match plan.kind {
+        Kind::LongRunning => Body::from(body),
+        _ => Body::upload(body, worker, &peer.link),
+    };
+    match forward::send(worker, route, limit, parts, body).await {
+        Ok(response) => response.map(|body| match plan.kind {
+            Kind::Plain => Reply::new(body, permit),
+            // It has been initialised, as far as a gateway can see, when its head arrives: the seats go back.
+            Kind::Watch => Reply::watch(body, plan.watch),
+            Kind::LongRunning => Reply::plain(body),
+        }),
         Err(status) => answer(&status).map(Reply::plain),
     }
 }

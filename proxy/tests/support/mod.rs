@@ -21,6 +21,8 @@ use tokio::{
     net::TcpStream,
 };
 
+pub mod tls;
+
 /// What a test waits for at most.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -44,7 +46,7 @@ pub fn options(shards: Vec<ShardOptions>) -> GatewayOptions {
 }
 
 pub fn shard(upstream: Upstream) -> ShardOptions {
-    ShardOptions { name: "root".into(), seats: 10, upstream }
+    ShardOptions { name: "root".into(), seats: 10, upstream, observers: None }
 }
 
 pub fn remote(address: SocketAddr) -> ShardOptions {

@@ -1,0 +1,284 @@
+//! Lists and watches the LogicalClusters and Workspaces of one shard, for as long as the gateway runs.
+//!
+//! A watch that ends is resumed from the last revision heard of (bookmarks keep it young); a revision that the shard
+//! no longer has leads to a new list. Failures back off and change nothing in the index.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use apiserver_api::ClusterName;
+use bytes::{Buf, BytesMut};
+use http::{HeaderValue, Request, StatusCode, header::ACCEPT};
+use http_body_util::{BodyExt, Limited};
+use observers::WorkspaceEvent;
+use tokio::time::{sleep, timeout};
+
+use super::objects::{Event, List, Object};
+use crate::{Body, BoxError, core::Core, identity, worker::mix};
+
+const PAGE: usize = 500;
+const PAGE_BYTES_MAX: usize = 64 << 20;
+const LINE_BYTES_MAX: usize = 8 << 20;
+const LIST_TIMEOUT: Duration = Duration::from_secs(60);
+/// A watch is asked to end after this, and taken for dead a little later.
+const WATCH_SECONDS: u64 = 600;
+const SILENCE_MAX: Duration = Duration::from_secs(WATCH_SECONDS + 30);
+const BACKOFF_MIN: Duration = Duration::from_millis(100);
+const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// A shard without the Workspace API may get it.
+const ABSENT_RETRY: Duration = Duration::from_secs(60);
+
+/// What is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Decides which clusters a shard holds.
+    LogicalClusters,
+    /// Decides which paths lead to them.
+    Workspaces,
+}
+
+impl Kind {
+    fn path(self) -> &'static str {
+        match self {
+            Self::LogicalClusters => "/clusters/*/apis/core.kcp.io/v1alpha1/logicalclusters",
+            Self::Workspaces => "/clusters/*/apis/tenancy.kcp.io/v1alpha1/workspaces",
+        }
+    }
+
+    fn list_kind(self) -> &'static str {
+        match self {
+            Self::LogicalClusters => "LogicalClusterList",
+            Self::Workspaces => "WorkspaceList",
+        }
+    }
+}
+
+/// Why a list or watch ended.
+#[derive(Debug, thiserror::Error)]
+enum End {
+    /// The shard does not serve this kind of object.
+    #[error("the shard does not serve it: {0}")]
+    Absent(String),
+    /// The revision to resume from is too old.
+    #[error("the revision is no longer there")]
+    Expired,
+    #[error(transparent)]
+    Failed(#[from] BoxError),
+}
+
+/// One follower.
+pub(crate) struct Feed {
+    pub(crate) core: Arc<Core>,
+    pub(crate) shard: usize,
+    pub(crate) kind: Kind,
+    /// The number of the pool of the gateway's own connections.
+    pub(crate) pool: usize,
+}
+
+impl Feed {
+    /// Follows until the task is dropped, or until it is clear that the only shard has no logical clusters.
+    pub(crate) async fn run(self) {
+        let mut backoff = BACKOFF_MIN;
+        let mut revision: Option<String> = None;
+        loop {
+            let outcome = match &revision {
+                None => {
+                    timeout(LIST_TIMEOUT, self.list()).await.unwrap_or_else(|_| Err(failed("the list took too long")))
+                }
+                Some(from) => self.watch(from).await,
+            };
+            let entry = self.core.shards.get(self.shard).map_or("", |s| &*s.shard.name);
+            match outcome {
+                Ok(to) => {
+                    revision = Some(to);
+                    backoff = BACKOFF_MIN;
+                    continue;
+                }
+                Err(End::Expired) => revision = None,
+                Err(End::Absent(why)) if self.kind == Kind::LogicalClusters && self.core.shards.len() == 1 => {
+                    tracing::info!(
+                        shard = entry,
+                        why,
+                        "no logical clusters: every workspace path is served by this shard"
+                    );
+                    self.core.index.become_static();
+                    return;
+                }
+                Err(End::Absent(why)) if self.kind == Kind::Workspaces => {
+                    tracing::warn!(shard = entry, why, "no workspaces: logical clusters are found by name only");
+                    self.core.index.sync_workspaces(self.shard, &HashSet::new());
+                    sleep(ABSENT_RETRY).await;
+                    continue;
+                }
+                Err(error) => tracing::warn!(shard = entry, kind = ?self.kind, %error, "the index is not fed"),
+            }
+            if self.kind == Kind::Workspaces && self.core.index.is_static() {
+                return;
+            }
+            sleep(jitter(backoff)).await;
+            backoff = (backoff * 2).min(BACKOFF_MAX);
+        }
+    }
+
+    /// Lists everything, tells the index, and returns the revision to watch from.
+    async fn list(&self) -> Result<String, End> {
+        let (mut clusters, mut workspaces) = (HashSet::new(), HashSet::new());
+        let mut more = String::new();
+        loop {
+            let query = match more.is_empty() {
+                true => format!("limit={PAGE}"),
+                false => format!("limit={PAGE}&continue={}", encode(&more)),
+            };
+            let page = self.page(&query).await?;
+            for object in &page.items {
+                let Some(cluster) = object.cluster() else { continue };
+                if self.kind == Kind::Workspaces {
+                    workspaces.insert((cluster.clone(), object.metadata.name.as_str().into()));
+                } else {
+                    clusters.insert(cluster.clone());
+                }
+                self.put(&cluster, object).await;
+            }
+            more = page.metadata.more;
+            if more.is_empty() {
+                match self.kind {
+                    Kind::LogicalClusters => {
+                        for name in self.core.index.sync_clusters(self.shard, &clusters) {
+                            self.gone(name).await;
+                        }
+                    }
+                    Kind::Workspaces => self.core.index.sync_workspaces(self.shard, &workspaces),
+                }
+                return Ok(page.metadata.resource_version);
+            }
+        }
+    }
+
+    async fn page(&self, query: &str) -> Result<List, End> {
+        let response = self.get(query).await?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), PAGE_BYTES_MAX).collect().await?.to_bytes();
+        match status {
+            StatusCode::OK => {}
+            StatusCode::NOT_FOUND => return Err(End::Absent("it answers 404".into())),
+            StatusCode::GONE => return Err(End::Expired),
+            other => return Err(failed(&format!("the list is answered {other}"))),
+        }
+        match serde_json::from_slice::<List>(&body) {
+            Ok(list) if list.kind == self.kind.list_kind() => Ok(list),
+            Ok(list) => Err(End::Absent(format!("it answers with a {:?}", list.kind))),
+            Err(error) => Err(End::Absent(format!("its answer is no list: {error}"))),
+        }
+    }
+
+    /// Follows changes since `from` until the shard ends the watch; returns the last revision heard of.
+    async fn watch(&self, from: &str) -> Result<String, End> {
+        let query = format!(
+            "watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={}",
+            encode(from)
+        );
+        let response =
+            timeout(LIST_TIMEOUT, self.get(&query)).await.map_err(|_| failed("the watch is not answered"))??;
+        match response.status() {
+            StatusCode::OK => {}
+            StatusCode::GONE => return Err(End::Expired),
+            other => return Err(failed(&format!("the watch is answered {other}"))),
+        }
+        let (mut body, mut lines) = (response.into_body(), BytesMut::new());
+        let mut revision = from.to_owned();
+        loop {
+            let frame = timeout(SILENCE_MAX, body.frame()).await.map_err(|_| failed("the watch is silent"))?;
+            let Some(frame) = frame.transpose()? else { return Ok(revision) };
+            lines.extend_from_slice(frame.data_ref().map_or(&[], |d| d));
+            while let Some(end) = memchr::memchr(b'\n', &lines) {
+                let line = lines.split_to(end);
+                lines.advance(1);
+                if let Some(to) = self.event(&line).await? {
+                    revision = to;
+                }
+            }
+            if lines.len() > LINE_BYTES_MAX {
+                return Err(failed("an event of the watch is too long"));
+            }
+        }
+    }
+
+    async fn event(&self, line: &[u8]) -> Result<Option<String>, End> {
+        if line.trim_ascii().is_empty() {
+            return Ok(None);
+        }
+        let event: Event = serde_json::from_slice(line).map_err(BoxError::from)?;
+        let object = event.object;
+        match (&*event.kind, object.cluster()) {
+            ("ERROR", _) if object.code == 410 => return Err(End::Expired),
+            ("ERROR", _) => return Err(failed(&format!("the watch ends with code {}", object.code))),
+            ("ADDED" | "MODIFIED", Some(cluster)) => self.put(&cluster, &object).await,
+            ("DELETED", Some(cluster)) if self.kind == Kind::Workspaces => {
+                self.core.index.remove_workspace(self.shard, &cluster, &object.metadata.name);
+            }
+            ("DELETED", Some(cluster)) => {
+                if self.core.index.remove_cluster(self.shard, &cluster) {
+                    self.gone(cluster).await;
+                }
+            }
+            _ => {}
+        }
+        Ok(Some(object.metadata.resource_version).filter(|r| !r.is_empty()))
+    }
+
+    async fn put(&self, cluster: &ClusterName, object: &Object) {
+        let index = &self.core.index;
+        if self.kind == Kind::Workspaces {
+            match object.workspace() {
+                Some(workspace) => index.put_workspace(self.shard, cluster, &object.metadata.name, workspace),
+                None => index.remove_workspace(self.shard, cluster, &object.metadata.name),
+            }
+            return;
+        }
+        let Some(entry) = self.core.shards.get(self.shard) else { return };
+        if index.put_cluster(self.shard, cluster, object.is_confirmed_by(&entry.shard.name))
+            && let Some(feed) = &entry.feed
+        {
+            // Fails only when nobody observes any more.
+            let _ = feed.send(WorkspaceEvent::Appeared(cluster.clone())).await;
+        }
+    }
+
+    /// Tells everybody who keeps something about the cluster on this shard.
+    async fn gone(&self, cluster: ClusterName) {
+        let Some(entry) = self.core.shards.get(self.shard) else { return };
+        if let Some(gate) = &entry.gate {
+            gate.forget_workspace(&cluster);
+        }
+        if !self.core.index.knows(&cluster) {
+            self.core.forget_workspace(&cluster);
+        }
+        if let Some(feed) = &entry.feed {
+            let _ = feed.send(WorkspaceEvent::Disappeared(cluster)).await;
+        }
+    }
+
+    async fn get(&self, query: &str) -> Result<http::Response<Body>, End> {
+        let entry = self.core.shards.get(self.shard).ok_or_else(|| failed("no such shard"))?;
+        let mut request = Request::get(format!("{}?{query}", self.kind.path()))
+            .header(ACCEPT, HeaderValue::from_static("application/json"))
+            .body(Body::empty())
+            .map_err(BoxError::from)?;
+        identity::stamp(request.headers_mut(), Some(&self.core.own_identity));
+        let clock = || fairness::Clock::now_ns(&*self.core.clock);
+        entry.shard.send(self.pool, &clock, request).await.map_err(|error| End::Failed(error.into()))
+    }
+}
+
+fn failed(why: &str) -> End {
+    End::Failed(why.into())
+}
+
+fn encode(text: &str) -> String {
+    percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
+}
+
+/// Between half and all of `time`, so that gateways do not come back together.
+fn jitter(time: Duration) -> Duration {
+    let random = mix(uuid::Uuid::new_v4().as_u64_pair().1);
+    time / 2 + time.mul_f64(random as f64 / u64::MAX as f64 / 2.0)
+}

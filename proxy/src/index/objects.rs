@@ -1,0 +1,92 @@
+//! What the index reads of LogicalClusters and Workspaces. Unknown fields are nobody's business here.
+
+use apiserver_api::ClusterName;
+use serde::Deserialize;
+
+use super::Workspace;
+
+/// A page of a list.
+#[derive(Debug, Deserialize)]
+pub(super) struct List {
+    pub(super) kind: String,
+    #[serde(default)]
+    pub(super) metadata: ListMeta,
+    #[serde(default)]
+    pub(super) items: Vec<Object>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct ListMeta {
+    pub(super) resource_version: String,
+    #[serde(rename = "continue")]
+    pub(super) more: String,
+}
+
+/// One line of a watch.
+#[derive(Debug, Deserialize)]
+pub(super) struct Event {
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    pub(super) object: Object,
+}
+
+/// Either kind of object, or the Status of an error.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Object {
+    pub(super) metadata: Meta,
+    spec: Spec,
+    /// Of a Status this is a word.
+    status: serde_json::Value,
+    pub(super) code: u16,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Meta {
+    pub(super) name: String,
+    pub(super) resource_version: String,
+    annotations: Annotations,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Annotations {
+    #[serde(rename = "kcp.io/cluster")]
+    cluster: String,
+    #[serde(rename = "core.kcp.io/shard")]
+    shard: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Spec {
+    cluster: String,
+    #[serde(rename = "URL")]
+    url: String,
+    mount: Option<serde::de::IgnoredAny>,
+}
+
+impl Object {
+    /// The cluster that the object is in.
+    pub(super) fn cluster(&self) -> Option<ClusterName> {
+        self.metadata.annotations.cluster.parse().ok()
+    }
+
+    /// Whether a LogicalCluster names `shard` as its shard.
+    pub(super) fn is_confirmed_by(&self, shard: &str) -> bool {
+        self.metadata.annotations.shard == shard
+    }
+
+    /// A Workspace that can be entered; `None` while it is still being placed.
+    pub(super) fn workspace(&self) -> Option<Workspace> {
+        let phase = self.status.get("phase").and_then(|p| p.as_str()).unwrap_or("Scheduling");
+        let is_mount = self.spec.mount.is_some() && !self.spec.url.is_empty();
+        (phase != "Scheduling").then(|| Workspace {
+            cluster: self.spec.cluster.parse().ok(),
+            mount: is_mount.then(|| self.spec.url.as_str().into()),
+            is_unavailable: phase == "Unavailable",
+        })
+    }
+}

@@ -1,0 +1,124 @@
+use serde_json::Value;
+
+use super::*;
+
+fn vectors() -> Value {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/vectors/kcp/path-lookup.json");
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn name(text: &str) -> ClusterName {
+    text.parse().unwrap()
+}
+
+/// The fixture's index and the names and base URLs of its shards.
+pub(crate) fn fixture(vectors: &Value) -> (Index, Vec<(String, String)>) {
+    let fixture = &vectors["fixture"];
+    let shards: Vec<_> = fixture["shards"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .map(|(n, url)| (n.clone(), url.as_str().unwrap().trim_end_matches('/').to_owned()))
+        .collect();
+    let number = |shard: &str| shards.iter().position(|(n, _)| n == shard).unwrap();
+    let index = Index::new(Directory::Watch, shards.len());
+    for (shard, clusters) in fixture["logicalClusters"].as_object().unwrap() {
+        for cluster in clusters.as_array().unwrap() {
+            index.put_cluster(number(shard), &name(cluster.as_str().unwrap()), false);
+        }
+    }
+    for workspace in fixture["workspaces"].as_array().unwrap() {
+        let text = |key: &str| workspace[key].as_str().unwrap_or_default();
+        let mut object = serde_json::json!({
+            "metadata": { "name": text("name"), "annotations": { "kcp.io/cluster": text("cluster") } },
+            "spec": { "cluster": text("specCluster"), "URL": text("url") },
+            "status": { "phase": text("phase") },
+        });
+        if workspace["mount"] == true {
+            object["spec"]["mount"] = serde_json::json!({ "ref": {} });
+        }
+        let object: objects::Object = serde_json::from_value(object).unwrap();
+        if let Some(workspace) = object.workspace() {
+            index.put_workspace(number(text("shard")), &object.cluster().unwrap(), text("name"), workspace);
+        }
+    }
+    for shard in 0..shards.len() {
+        index.mark_synced(shard, CLUSTERS | WORKSPACES);
+    }
+    (index, shards)
+}
+
+#[test]
+fn paths_lead_where_kcp_says() {
+    let vectors = vectors();
+    let (index, shards) = fixture(&vectors);
+    let mut seen = 0;
+    for case in vectors["cases"].as_array().unwrap() {
+        let Some(path) = case["path"].as_str() else { continue };
+        seen += 1;
+        let expect = &case["expect"];
+        match index.lookup(path) {
+            Lookup::Found { name, shard } => {
+                assert_eq!((name.as_str(), &*shards[shard].0), (str_of(expect, "cluster"), str_of(expect, "shard")));
+                assert_eq!(expect["code"], 0, "{path}");
+            }
+            Lookup::Unknown { certain } => assert!(certain && expect["found"] == false, "{path}"),
+            other => panic!("{path}: {other:?}"),
+        }
+    }
+    assert_eq!(seen, 8);
+}
+
+fn str_of<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap_or_default()
+}
+
+fn found(cluster: &str, shard: usize) -> Lookup {
+    Lookup::Found { name: name(cluster), shard }
+}
+
+#[test]
+fn a_cluster_on_two_shards_belongs_to_the_one_it_names() {
+    let index = Index::new(Directory::Watch, 2);
+    assert!(index.put_cluster(0, &name("c"), false));
+    assert!(index.put_cluster(1, &name("c"), false));
+    assert_eq!(index.lookup("c"), found("c", 0), "the older one");
+    assert!(!index.put_cluster(1, &name("c"), true));
+    assert_eq!(index.lookup("c"), found("c", 1), "the one it names");
+    assert!(index.remove_cluster(1, &name("c")));
+    assert_eq!(index.lookup("c"), found("c", 0));
+    assert!(index.remove_cluster(0, &name("c")) && !index.remove_cluster(0, &name("c")));
+    assert!(!index.knows(&name("c")));
+    assert_eq!(index.lookup("c"), Lookup::Unknown { certain: false });
+}
+
+#[test]
+fn what_a_new_list_does_not_hold_is_gone() {
+    let index = Index::new(Directory::Watch, 1);
+    for cluster in ["root", "a", "b"] {
+        index.put_cluster(0, &name(cluster), false);
+    }
+    let to = |cluster: &str| Workspace { cluster: Some(name(cluster)), ..Workspace::default() };
+    index.put_workspace(0, &name("root"), "one", to("a"));
+    index.put_workspace(0, &name("root"), "two", to("b"));
+    assert!(!index.is_ready());
+    assert_eq!(index.sync_clusters(0, &[name("root"), name("a")].into()), [name("b")]);
+    index.sync_workspaces(0, &[(name("root"), "one".into()), (name("root"), "two".into())].into());
+    assert!(index.is_ready());
+    assert_eq!(index.lookup("root:one"), found("a", 0));
+    assert_eq!(index.lookup("root:two"), Lookup::Unknown { certain: true });
+    index.sync_workspaces(0, &HashSet::new());
+    assert_eq!(index.lookup("root:one"), Lookup::Unknown { certain: true });
+    assert_eq!(index.lookup("a"), found("a", 0), "by name it is still there");
+}
+
+#[test]
+fn the_workspaces_of_a_lost_cluster_are_lost() {
+    let index = Index::new(Directory::Watch, 1);
+    index.put_cluster(0, &name("root"), false);
+    index.put_cluster(0, &name("a"), false);
+    index.put_workspace(0, &name("root"), "one", Workspace { cluster: Some(name("a")), ..Workspace::default() });
+    index.remove_cluster(0, &name("root"));
+    index.put_cluster(0, &name("root"), false);
+    assert_eq!(index.lookup("root:one"), Lookup::Unknown { certain: false });
+}

@@ -1,0 +1,65 @@
+//! The two headers that tell a client how its request was classified (apf.md 7.1), by UID so that no names leak.
+
+use apiserver_api::ClusterName;
+use dashmap::DashMap;
+use fairness::{Classified, Profile};
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+pub(crate) const FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
+pub(crate) const PRIORITY_LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
+
+/// Workspaces whose UIDs are kept; those of others are made anew each time.
+const WORKSPACES_MAX: usize = 1 << 16;
+
+/// A made-up UID costs a SHA-1, so the headers are kept per workspace and FlowSchema.
+#[derive(Debug, Default)]
+pub(crate) struct UidHeaders(DashMap<ClusterName, Vec<Entry>>);
+
+#[derive(Clone, Debug)]
+struct Entry {
+    flow_schema: u16,
+    headers: [HeaderValue; 2],
+}
+
+impl UidHeaders {
+    /// Writes both headers; what the shard said in their place is dropped (apf.md 9, row 18).
+    pub(crate) fn write(
+        &self,
+        profile: &Profile,
+        workspace: Option<&ClusterName>,
+        class: Classified,
+        headers: &mut HeaderMap,
+    ) {
+        let platform;
+        let workspace = match workspace {
+            Some(name) => name,
+            None => {
+                platform = ClusterName::standing_for("");
+                &platform
+            }
+        };
+        let known = self
+            .0
+            .get(workspace)
+            .and_then(|entries| entries.iter().find(|e| e.flow_schema == class.flow_schema).map(|e| e.headers.clone()));
+        let [flow_schema, level] = known.unwrap_or_else(|| self.make(profile, workspace, class));
+        headers.insert(FLOW_SCHEMA, flow_schema);
+        headers.insert(PRIORITY_LEVEL, level);
+    }
+
+    fn make(&self, profile: &Profile, workspace: &ClusterName, class: Classified) -> [HeaderValue; 2] {
+        let uids = profile.uids(workspace, class);
+        let value = |uid: &[u8]| HeaderValue::from_bytes(uid).expect("a UID is plain text");
+        let headers = [value(&uids.flow_schema), value(&uids.level)];
+        if self.0.len() < WORKSPACES_MAX {
+            let entry = Entry { flow_schema: class.flow_schema, headers: headers.clone() };
+            self.0.entry(workspace.clone()).or_default().push(entry);
+        }
+        headers
+    }
+
+    /// The workspace is gone.
+    pub(crate) fn forget(&self, workspace: &ClusterName) {
+        self.0.remove(workspace);
+    }
+}

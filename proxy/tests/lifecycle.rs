@@ -1,0 +1,154 @@
+//! Time limits, drain and the admin address.
+
+mod support;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use proxy::{Body, Gateway, GatewayOptions, Limits};
+use support::*;
+use tokio::{io::AsyncReadExt, io::AsyncWriteExt, net::TcpStream};
+
+async fn closed(mut socket: TcpStream) -> bool {
+    let mut rest = Vec::new();
+    tokio::time::timeout(PATIENCE, socket.read_to_end(&mut rest)).await.is_ok()
+}
+
+fn short() -> Limits {
+    let (head_timeout, idle_timeout) = (Duration::from_millis(500), Duration::from_millis(500));
+    Limits { head_timeout, idle_timeout, stall_timeout: Duration::from_millis(500), ..Limits::default() }
+}
+
+#[tokio::test]
+async fn silent_slow_and_idle_connections_are_closed_and_quiet_watches_are_not() {
+    let (events, body) = channel();
+    let body = std::sync::Arc::new(std::sync::Mutex::new(Some(body)));
+    let shard = local(move |request: Request<Body>| {
+        let body = if request.uri().query() == Some("watch=1") { body.lock().unwrap().take() } else { None };
+        async move { Response::new(body.unwrap_or_else(Body::empty)) }
+    });
+    let gateway = Gateway::start(GatewayOptions { limits: short(), ..options(vec![shard]) }).unwrap();
+    let mut watch = h1(&gateway).await.send_request(get("/clusters/a/api/v1/pods?watch=1")).await.unwrap();
+    let silent = TcpStream::connect(gateway.address()).await.unwrap();
+    let mut slow = TcpStream::connect(gateway.address()).await.unwrap();
+    slow.write_all(b"GET /clusters/a/api HTTP/1.1\r\nHost:").await.unwrap();
+    let mut idle = TcpStream::connect(gateway.address()).await.unwrap();
+    idle.write_all(b"GET /clusters/a/api HTTP/1.1\r\nHost: d\r\n\r\n").await.unwrap();
+    let mut upload = TcpStream::connect(gateway.address()).await.unwrap();
+    upload.write_all(b"PRI * HTTP/2.0\r\n").await.unwrap();
+    for socket in [silent, slow, idle, upload] {
+        assert!(closed(socket).await);
+    }
+    events.send(Bytes::from("late\n")).unwrap();
+    let frame = watch.body_mut().frame().await.unwrap().unwrap();
+    assert_eq!(frame.into_data().unwrap(), "late\n", "longer than every limit, and still open");
+}
+
+/// FA-05: who does not read its answer is cut off.
+#[tokio::test]
+async fn a_client_that_does_not_read_is_cut_off() {
+    let (held, body) = channel();
+    let body = std::sync::Arc::new(std::sync::Mutex::new(Some(body)));
+    let shard = local(move |_| {
+        let body = body.lock().unwrap().take();
+        async move { Response::new(body.unwrap_or_else(Body::empty)) }
+    });
+    let gateway = Gateway::start(GatewayOptions { limits: short(), ..options(vec![shard]) }).unwrap();
+    let mut socket = TcpStream::connect(gateway.address()).await.unwrap();
+    socket.write_all(b"GET /clusters/a/api HTTP/1.1\r\nHost: d\r\n\r\n").await.unwrap();
+    for _ in 0..400 {
+        held.send(Bytes::from(vec![0; 64 << 10])).unwrap();
+    }
+    tokio::time::timeout(PATIENCE, held.closed()).await.expect("the shard is still asked for more");
+}
+
+/// An upload that stops in the middle ends, and its work at the shard with it.
+#[tokio::test]
+async fn an_upload_that_stalls_is_cut_off() {
+    let shard = local(|request: Request<Body>| async move {
+        let whole = request.into_body().collect().await;
+        ok(if whole.is_ok() { "whole" } else { "broken" })
+    });
+    let gateway = Gateway::start(GatewayOptions { limits: short(), ..options(vec![shard]) }).unwrap();
+    let mut socket = TcpStream::connect(gateway.address()).await.unwrap();
+    socket.write_all(b"POST /clusters/a/api HTTP/1.1\r\nHost: d\r\nContent-Length: 10\r\n\r\nabc").await.unwrap();
+    assert!(closed(socket).await);
+}
+
+#[tokio::test]
+async fn a_drain_lets_requests_finish_and_ends_watches() {
+    let (answer, body) = channel();
+    let bodies = std::sync::Arc::new(std::sync::Mutex::new(vec![body]));
+    let (watching, watch_body) = channel();
+    let watches = std::sync::Arc::new(std::sync::Mutex::new(vec![watch_body]));
+    let shard = local(move |request: Request<Body>| {
+        let of = if request.uri().query() == Some("watch=1") { &watches } else { &bodies };
+        let body = of.lock().unwrap().pop();
+        async move { Response::new(body.unwrap_or_else(Body::empty)) }
+    });
+    let gateway = Gateway::start(options(vec![shard])).unwrap();
+    let address = gateway.address();
+    let silent = TcpStream::connect(address).await.unwrap();
+    let mut idle_h2 = h2(&gateway).await;
+    assert_eq!(idle_h2.send_request(get_h2("/livez")).await.unwrap().status(), StatusCode::OK);
+    let mut running = h1(&gateway).await.send_request(get("/clusters/a/api")).await.unwrap();
+    let mut watch = h1(&gateway).await.send_request(get("/clusters/a/api/v1/pods?watch=1")).await.unwrap();
+    watching.send(Bytes::from("event\n")).unwrap();
+    assert!(watch.body_mut().frame().await.unwrap().is_ok());
+    let shutdown = tokio::spawn(gateway.shutdown(PATIENCE));
+    assert!(closed(silent).await);
+    assert!(watch.body_mut().frame().await.is_none(), "the watch ends in good order");
+    answer.send(Bytes::from("late")).unwrap();
+    drop(answer);
+    let frame = running.body_mut().frame().await.unwrap().unwrap();
+    assert_eq!(frame.into_data().unwrap(), "late");
+    assert!(running.body_mut().frame().await.is_none());
+    tokio::time::timeout(PATIENCE, shutdown).await.expect("ends before its grace is over").unwrap();
+    assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
+}
+
+#[tokio::test]
+async fn what_does_not_end_is_cut_off_after_the_grace() {
+    let shard = local(|_| std::future::pending::<Response<Body>>());
+    let gateway = Gateway::start(options(vec![shard])).unwrap();
+    let mut client = h1(&gateway).await;
+    let asking = tokio::spawn(async move { client.send_request(get("/clusters/a/api")).await });
+    let admin = gateway.admin_address();
+    loop {
+        let metrics = raw(admin, b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", |_| false).await;
+        if metrics.contains("fairgate_requests_in_flight 1") {
+            break;
+        }
+    }
+    tokio::time::timeout(PATIENCE, gateway.shutdown(Duration::from_millis(100))).await.expect("hangs");
+    assert!(asking.await.unwrap().is_err());
+}
+
+#[tokio::test]
+async fn the_admin_address_tells_and_takes_no_orders() {
+    let gateway = Gateway::start(options(vec![local(|_| async { ok("ok") })])).unwrap();
+    once(&gateway, get("/clusters/a/api")).await;
+    once(&gateway, get("/clusters/A/api")).await;
+    let ask = async |method: &str, path: &str| {
+        let bytes = format!("{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        raw(gateway.admin_address(), bytes.as_bytes(), |_| false).await
+    };
+    for path in ["/livez", "/readyz", "/healthz"] {
+        assert!(ask("GET", path).await.ends_with("\r\n\r\nok"), "{path}");
+    }
+    let metrics = ask("GET", "/metrics").await;
+    for line in [
+        "fairgate_requests_total{code=\"200\"} 1",
+        "fairgate_requests_total{code=\"403\"} 1",
+        "fairgate_door_rejections_total{reason=\"workspace\"} 1",
+        "fairgate_index_ready 1",
+    ] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
+    assert!(ask("HEAD", "/metrics").await.starts_with("HTTP/1.1 200"));
+    let lost = ask("GET", "/debug").await;
+    assert!(lost.starts_with("HTTP/1.1 404") && lost.contains("\"kind\":\"Status\""), "{lost}");
+    assert!(ask("POST", "/metrics").await.starts_with("HTTP/1.1 405"));
+}

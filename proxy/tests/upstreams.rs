@@ -1,0 +1,300 @@
+//! Shards that hang up, refuse, are slow or gone, and clients that leave.
+
+mod support;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use proxy::{Body, Gateway, GatewayOptions, Limits};
+use support::*;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
+/// Reads one request without a body, or with one of a declared length that comes at once.
+async fn read_head(socket: &mut TcpStream) -> Option<String> {
+    let mut head = Vec::new();
+    while !head.windows(4).any(|w| w == b"\r\n\r\n") {
+        if socket.read_buf(&mut head).await.ok()? == 0 {
+            return None;
+        }
+    }
+    Some(String::from_utf8(head).unwrap())
+}
+
+async fn status_of(client: &mut H1, request: Request<Body>) -> StatusCode {
+    client.ready().await.unwrap();
+    let response = client.send_request(request).await.unwrap();
+    let status = response.status();
+    response.into_body().collect().await.unwrap();
+    status
+}
+
+/// PX-16, with the shard's hang-up always on its way while the connection is picked again.
+#[tokio::test]
+async fn a_shard_that_closes_after_each_answer_fails_no_read_and_doubles_no_write() {
+    let writes = Arc::new(AtomicUsize::new(0));
+    let counted = writes.clone();
+    let address = raw_upstream(move |mut socket, _| {
+        let writes = counted.clone();
+        async move {
+            if let Some(head) = read_head(&mut socket).await {
+                writes.fetch_add(usize::from(head.starts_with("POST")), SeqCst);
+                let _ = socket.write_all(OK).await;
+            }
+        }
+    })
+    .await;
+    let gateway = Gateway::start(options(vec![remote(address)])).unwrap();
+    let mut client = h1(&gateway).await;
+    for _ in 0..100 {
+        assert_eq!(status_of(&mut client, get("/clusters/a/api")).await, StatusCode::OK);
+    }
+    let mut succeeded = 0;
+    for _ in 0..100 {
+        let post = Request::post("/clusters/a/api").header("host", "d").body(full("x")).unwrap();
+        match status_of(&mut client, post).await {
+            StatusCode::OK => succeeded += 1,
+            status => assert_eq!(status, StatusCode::BAD_GATEWAY),
+        }
+    }
+    assert!(writes.load(SeqCst) >= succeeded && writes.load(SeqCst) <= 100, "{succeeded} {writes:?}");
+}
+
+/// The second request on a connection is read and never answered: a read is repeated on a fresh one, a write is not.
+#[tokio::test]
+async fn only_reads_are_repeated_when_a_reused_connection_breaks() {
+    for (method, want, connections) in [("GET", StatusCode::OK, 2), ("POST", StatusCode::BAD_GATEWAY, 1)] {
+        let opened = Arc::new(AtomicUsize::new(0));
+        let counted = opened.clone();
+        let address = raw_upstream(move |mut socket, _| {
+            counted.fetch_add(1, SeqCst);
+            async move {
+                read_head(&mut socket).await;
+                socket.write_all(OK).await.unwrap();
+                read_head(&mut socket).await;
+            }
+        })
+        .await;
+        let gateway = Gateway::start(options(vec![remote(address)])).unwrap();
+        let mut client = h1(&gateway).await;
+        assert_eq!(status_of(&mut client, get("/clusters/a/api")).await, StatusCode::OK);
+        let body = if method == "POST" { full("x") } else { Body::empty() };
+        let request = Request::builder().method(method).uri("/clusters/a/api").header("host", "d").body(body).unwrap();
+        assert_eq!(status_of(&mut client, request).await, want, "{method}");
+        assert_eq!(opened.load(SeqCst), connections, "{method}");
+    }
+}
+
+#[tokio::test]
+async fn connections_are_reused() {
+    let opened = Arc::new(AtomicUsize::new(0));
+    let counted = opened.clone();
+    let address = raw_upstream(move |mut socket, _| {
+        counted.fetch_add(1, SeqCst);
+        async move {
+            while read_head(&mut socket).await.is_some() {
+                socket.write_all(OK).await.unwrap();
+            }
+        }
+    })
+    .await;
+    let gateway = Gateway::start(options(vec![remote(address)])).unwrap();
+    let mut client = h1(&gateway).await;
+    for _ in 0..50 {
+        assert_eq!(status_of(&mut client, get("/clusters/a/api")).await, StatusCode::OK);
+    }
+    assert!(opened.load(SeqCst) <= 2, "{opened:?}");
+}
+
+/// PX-17: at most one retry.
+#[tokio::test]
+async fn a_shard_that_hangs_up_at_once_is_not_asked_in_a_loop() {
+    let opened = Arc::new(AtomicUsize::new(0));
+    let counted = opened.clone();
+    let address = raw_upstream(move |socket, _| {
+        counted.fetch_add(1, SeqCst);
+        async move { drop(socket) }
+    })
+    .await;
+    let gateway = Gateway::start(options(vec![remote(address)])).unwrap();
+    let (status, headers, body) = once(&gateway, get("/clusters/a/api")).await;
+    assert!(matches!(status, StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE), "{status}");
+    assert_eq!(headers["retry-after"], "1");
+    assert!(body.contains("\"kind\":\"Status\""), "{body}");
+    assert!(opened.load(SeqCst) <= 2);
+}
+
+#[tokio::test]
+async fn a_shard_that_is_down_fails_fast_and_comes_back() {
+    let free = listener();
+    let address = free.local_addr().unwrap();
+    drop(free);
+    let gateway = Gateway::start(options(vec![remote(address)])).unwrap();
+    for _ in 0..20 {
+        let (status, headers, body) = once(&gateway, get("/clusters/a/api")).await;
+        assert_eq!((status, headers["retry-after"].as_bytes()), (StatusCode::SERVICE_UNAVAILABLE, &b"1"[..]));
+        assert!(body.contains("\"reason\":\"ServiceUnavailable\""), "{body}");
+    }
+    let listener = tokio::net::TcpListener::bind(address).await.unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                while read_head(&mut socket).await.is_some() {
+                    socket.write_all(OK).await.unwrap();
+                }
+            });
+        }
+    });
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while once(&gateway, get("/clusters/a/api")).await.0 != StatusCode::OK {
+        assert!(std::time::Instant::now() < deadline, "the circuit stays open");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_shard_that_does_not_answer_gets_504() {
+    let silent = |_| std::future::pending::<Response<Body>>();
+    let limits = Limits { request_timeout: Duration::from_millis(500), ..Limits::default() };
+    let gateway = Gateway::start(GatewayOptions { limits, ..options(vec![remote(upstream(silent).await)]) }).unwrap();
+    let (status, headers, body) = once(&gateway, get("/clusters/a/api")).await;
+    assert_eq!((status, headers["retry-after"].as_bytes()), (StatusCode::GATEWAY_TIMEOUT, &b"1"[..]));
+    assert!(body.contains("\"reason\":\"Timeout\""), "{body}");
+}
+
+#[tokio::test]
+async fn an_answer_with_two_framings_is_not_believed() {
+    let address = raw_upstream(|mut socket, _| async move {
+        read_head(&mut socket).await;
+        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nok";
+        socket.write_all(answer).await.unwrap();
+    })
+    .await;
+    let gateway = Gateway::start(options(vec![remote(address)])).unwrap();
+    assert_eq!(once(&gateway, get("/clusters/a/api")).await.0, StatusCode::BAD_GATEWAY);
+}
+
+/// An answer that breaks off must not look complete.
+#[tokio::test]
+async fn a_broken_answer_breaks_towards_the_client() {
+    for answer in ["content-length: 10\r\n\r\nabc", "transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n"] {
+        let address = raw_upstream(move |mut socket, _| async move {
+            read_head(&mut socket).await;
+            socket.write_all(format!("HTTP/1.1 200 OK\r\n{answer}").as_bytes()).await.unwrap();
+        })
+        .await;
+        let gateway = Gateway::start(options(vec![remote(address)])).unwrap();
+        let over_h1 = h1(&gateway).await.send_request(get("/clusters/a/api")).await.unwrap();
+        assert!(over_h1.into_body().collect().await.is_err());
+        let over_h2 = h2(&gateway).await.send_request(get_h2("/clusters/a/api")).await.unwrap();
+        assert!(over_h2.into_body().collect().await.is_err());
+    }
+}
+
+/// Counts itself for as long as it lives.
+struct Alive(Arc<AtomicUsize>);
+
+impl Alive {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, SeqCst);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_cancels_its_work() {
+    let (working, started) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let handler = {
+        let (working, started) = (working.clone(), started.clone());
+        move || {
+            let alive = Alive::new(&working);
+            started.fetch_add(1, SeqCst);
+            async move {
+                let _alive = alive;
+                std::future::pending::<Response<Body>>().await
+            }
+        }
+    };
+    let over_socket = handler.clone();
+    let remote_shard = remote(upstream(move |_| over_socket()).await);
+    for shard in [local(move |_| handler()), remote_shard] {
+        let gateway = Gateway::start(options(vec![shard])).unwrap();
+        started.store(0, SeqCst);
+        let mut one = h1(&gateway).await;
+        let mut two = h2(&gateway).await;
+        let asking = tokio::spawn(async move {
+            tokio::select! {
+                _ = one.send_request(get("/clusters/a/api")) => {}
+                _ = two.send_request(get_h2("/clusters/a/api")) => {}
+            }
+        });
+        eventually("both requests are at the shard", || started.load(SeqCst) == 2).await;
+        assert_eq!(working.load(SeqCst), 2);
+        asking.abort();
+        eventually("both are cancelled", || working.load(SeqCst) == 0).await;
+    }
+}
+
+/// The same in the middle of an answer.
+#[tokio::test]
+async fn a_client_that_leaves_a_watch_ends_it() {
+    let watches = Arc::new(AtomicUsize::new(0));
+    let counted = watches.clone();
+    let handler = move |_| {
+        let alive = Alive::new(&counted);
+        let (sender, body) = channel();
+        async move {
+            sender.send(Bytes::from("event\n")).unwrap();
+            tokio::spawn(async move {
+                sender.closed().await;
+                drop(alive);
+            });
+            Response::new(body)
+        }
+    };
+    let gateway = Gateway::start(options(vec![remote(upstream(handler).await)])).unwrap();
+    let path = "/clusters/a/api/v1/pods?watch=1";
+    let mut over_h1 = h1(&gateway).await.send_request(get(path)).await.unwrap();
+    let mut over_h2 = h2(&gateway).await.send_request(get_h2(path)).await.unwrap();
+    for response in [&mut over_h1, &mut over_h2] {
+        assert_eq!(response.body_mut().frame().await.unwrap().unwrap().into_data().unwrap(), "event\n");
+    }
+    assert_eq!(watches.load(SeqCst), 2);
+    drop((over_h1, over_h2));
+    eventually("both watches ended", || watches.load(SeqCst) == 0).await;
+}
+
+#[tokio::test]
+async fn a_panic_costs_one_request() {
+    let panics = |request: Request<Body>| async move {
+        assert!(!request.uri().path().ends_with("boom"), "as asked");
+        ok("ok")
+    };
+    let gateway = Gateway::start(options(vec![local(panics)])).unwrap();
+    let mut client = h1(&gateway).await;
+    assert_eq!(status_of(&mut client, get("/clusters/a/boom")).await, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(status_of(&mut client, get("/clusters/a/api")).await, StatusCode::OK);
+    let mut client = h2(&gateway).await;
+    for (path, want) in [("/clusters/a/boom", 500), ("/clusters/a/api", 200)] {
+        assert_eq!(client.send_request(get_h2(path)).await.unwrap().status().as_u16(), want);
+    }
+}
