@@ -1,17 +1,12 @@
 //! The operators' address: metrics and probes over plain HTTP.
 
-use std::{
-    convert::Infallible,
-    sync::{Arc, atomic::Ordering::Relaxed},
-    time::Duration,
-};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use apiserver_api::{Reason, Status};
 use http::{Method, Request, Response, StatusCode};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use metrics_exporter_prometheus::PrometheusHandle;
-use observers::Observers;
 use tokio::{
     net::TcpListener,
     sync::{Semaphore, watch},
@@ -20,7 +15,8 @@ use tokio::{
 
 use crate::{
     Body,
-    core::{Core, Entry},
+    core::Core,
+    exposition,
     gateway::Phase,
     refusal::{answer, text},
     worker::Worker,
@@ -79,42 +75,10 @@ fn respond(
         "/livez" | "/healthz" => text(StatusCode::OK, "ok"),
         "/readyz" if core.is_ready() => text(StatusCode::OK, "ok"),
         "/readyz" => text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
-        "/metrics" => text(StatusCode::OK, exposition(core, workers, metrics)),
+        "/metrics" => text(StatusCode::OK, exposition::render(core, workers, metrics)),
         path => answer(&Status::new(
             Reason::NotFound,
             format!("no such path: {path}; there are /metrics, /livez, /readyz, /healthz"),
         )),
     }
-}
-
-fn exposition(core: &Core, workers: &[Arc<Worker>], metrics: &PrometheusHandle) -> String {
-    let mut out = metrics.render();
-    let sum = |of: fn(&Worker) -> usize| workers.iter().map(|w| of(w)).sum::<usize>();
-    gauge(&mut out, "fairgate_requests_in_flight", "", sum(|w| w.in_flight.load(Relaxed)));
-    gauge(&mut out, "fairgate_connections", "", sum(|w| w.connections.load(Relaxed)));
-    gauge(&mut out, "fairgate_index_ready", "", usize::from(core.index.is_ready()));
-    gauge(&mut out, "fairgate_index_clusters", "", core.index.len());
-    each_shard(&mut out, core, "fairgate_index_synced", |n, _| Some(usize::from(core.index.is_synced(n))));
-    let observers = |entry: &Entry| entry.observers.as_ref().map(Observers::status);
-    each_shard(&mut out, core, "fairgate_observers_workspaces", |_, e| Some(observers(e)?.workspaces));
-    each_shard(&mut out, core, "fairgate_observers_stale", |_, e| Some(usize::from(observers(e)?.stale)));
-    each_shard(&mut out, core, "fairgate_observers_unclaimed", |_, e| Some(observers(e)?.unclaimed));
-    out
-}
-
-/// One gauge with one value per shard that has one.
-fn each_shard(out: &mut String, core: &Core, name: &str, value: impl Fn(usize, &Entry) -> Option<usize>) {
-    for (n, entry) in core.shards.iter().enumerate() {
-        let labels = format!("{{shard=\"{}\"}}", entry.shard.name.replace(['\\', '"', '\n'], "_"));
-        if let Some(value) = value(n, entry) {
-            gauge(out, name, &labels, value);
-        }
-    }
-}
-
-fn gauge(out: &mut String, name: &str, labels: &str, value: usize) {
-    if !out.contains(&format!("# TYPE {name} ")) {
-        out.push_str(&format!("# TYPE {name} gauge\n"));
-    }
-    out.push_str(&format!("{name}{labels} {value}\n"));
 }

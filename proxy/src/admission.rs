@@ -73,7 +73,8 @@ pub(crate) fn plan(
         Some(name) => (profile.classify(name, user, &info), core.watches.interested(name, &info)),
         None => (profile.classify_shared("", user, &info), 0),
     };
-    let cost = entry.pricing.price(&info, counts(entry, workspace, &info), watches, 0);
+    let ceiling = entry.seats_max.get(usize::from(class.level)).copied().unwrap_or(0);
+    let cost = entry.pricing.price(&info, counts(entry, workspace, &info), watches, ceiling);
     plan.ticket = Some(Ticket { class, cost });
     if kind == Kind::Watch && (workspace.is_some() || route.is_wildcard) {
         let guard = core

@@ -26,7 +26,7 @@ pub(crate) struct Core {
     pub(crate) shards: Box<[Entry]>,
     /// The shard of requests that name no workspace.
     pub(crate) platform: usize,
-    pub(crate) index: Index,
+    pub(crate) index: Arc<Index>,
     /// `None` = fairness is off.
     pub(crate) profile: Option<Arc<Profile>>,
     pub(crate) watches: Arc<WatchTracker>,
@@ -41,6 +41,8 @@ pub(crate) struct Entry {
     /// `None` = fairness is off.
     pub(crate) gate: Option<Arc<Gate>>,
     pub(crate) pricing: PricingOptions,
+    /// Ceiling of the width of one request, by level (apf.md 6.2).
+    pub(crate) seats_max: Box<[u32]>,
     /// The object counts of its workspaces.
     pub(crate) observers: Option<Observers>,
     /// Tells the observers which workspaces there are.

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use fairness::{Gate, GateOptions, PricingOptions, Profile, WatchOptions, WatchTracker};
+use fairness::{Compat, Gate, GateOptions, PricingOptions, Profile, WatchOptions, WatchTracker};
 use tokio::{
     net::{TcpListener, TcpStream},
     runtime,
@@ -20,7 +20,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
-    Directory, GatewayOptions, StartError, admin,
+    Directory, GatewayOptions, StartError, admin, classes,
     clock::WallClock,
     connection,
     core::{Core, Entry},
@@ -115,6 +115,9 @@ impl Gateway {
         let members: Arc<[Arc<Worker>]> = team.iter().map(|(worker, _)| worker.clone()).collect();
         control.spawn(accept(listener, core.clone(), team, watch.clone()));
         control.spawn(admin::run(admin, core.clone(), members, watch));
+        for gate in core.shards.iter().filter_map(|s| s.gate.clone()) {
+            control.spawn(gate.run(std::future::pending()));
+        }
         if options.directory == Directory::Watch {
             for (shard, kind) in
                 (0..core.shards.len()).flat_map(|s| [(s, Kind::LogicalClusters), (s, Kind::Workspaces)])
@@ -182,16 +185,27 @@ fn build(options: &GatewayOptions, workers: usize) -> Result<Core, StartError> {
         return Err(StartError::NoShard);
     }
     let clock = Arc::new(WallClock::new());
-    let profile: Option<Arc<Profile>> = None;
+    let index = Arc::new(Index::new(options.directory, options.shards.len()));
+    let profile = options.fairness.as_ref().map(|config| {
+        // Workspaces inherit the operator's objects; no two of them see the same UIDs.
+        let profile = Profile::compile(&config.flow_schemas, &config.priority_levels).inherited();
+        profile.problems().iter().for_each(|problem| tracing::warn!("fairness: {problem}"));
+        Arc::new(profile)
+    });
+    let policy = options.fairness.as_ref().map(|config| classes::policy(config, &index));
     let entry = |shard: &crate::ShardOptions| {
-        let gate =
-            profile.clone().map(|profile| Gate::new(GateOptions { seats: shard.seats, profile, clock: clock.clone() }));
-        // One more pool than workers: for the gateway's own requests.
+        let gate = profile.clone().zip(policy.clone()).map(|(profile, policy)| {
+            Gate::with_policy(GateOptions { seats: shard.seats, profile, clock: clock.clone() }, policy)
+        });
+        let levels = profile.as_ref().map_or(&[][..], |p| p.levels());
+        let limits = fairness::levels::limits(shard.seats, levels, Compat::Fairgate);
         let (observers, feed) = shard.observers.clone().unzip();
         Ok(Entry {
+            // One more pool than workers: for the gateway's own requests.
             shard: Shard::new(shard, &options.limits, workers + 1)?,
             gate,
             pricing: PricingOptions::for_shard(shard.seats),
+            seats_max: limits.iter().map(|l| l.max_seats).collect(),
             observers,
             feed,
         })
@@ -204,7 +218,7 @@ fn build(options: &GatewayOptions, workers: usize) -> Result<Core, StartError> {
         drop_groups,
         limits: options.limits,
         platform: options.shards.iter().position(|s| s.name == "root").unwrap_or(0),
-        index: Index::new(options.directory, shards.len()),
+        index,
         shards,
         profile,
         uids: UidHeaders::default(),

@@ -11,11 +11,11 @@ pub(crate) mod feed;
 mod objects;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{
         Arc,
         atomic::{
-            AtomicBool, AtomicU8,
+            AtomicBool, AtomicU8, AtomicU32,
             Ordering::{Acquire, Relaxed, Release},
         },
     },
@@ -35,22 +35,47 @@ const WORKSPACES: u8 = 2;
 pub(crate) struct Index {
     is_static: AtomicBool,
     clusters: DashMap<ClusterName, Vec<Claim>>,
+    /// Labels that workspaces carry in their parents, by the cluster behind them. A tenant cannot write there.
+    labels: DashMap<ClusterName, Labels>,
     shards: Box<[Shard]>,
     /// Counts changes, for those who wait for one.
     moves: watch::Sender<u64>,
 }
 
 /// A shard says that it holds a cluster.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Claim {
     shard: usize,
-    /// The LogicalCluster itself names this shard.
-    confirmed: bool,
+    cluster: Cluster,
+}
+
+/// A logical cluster as its shard tells it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cluster {
+    /// It names this shard as its own.
+    pub(crate) confirmed: bool,
+    /// Its canonical path; empty when unknown.
+    pub(crate) path: Box<str>,
+}
+
+/// Labels of a workspace.
+pub(crate) type Labels = BTreeMap<String, String>;
+
+/// What a message about a cluster changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// The shard did not hold it before.
+    Appeared,
+    /// Something about it is different.
+    Changed,
+    Nothing,
 }
 
 #[derive(Default)]
 struct Shard {
     synced: AtomicU8,
+    /// Clusters it holds.
+    clusters: AtomicU32,
     /// Workspaces by the cluster they are in, then by name.
     children: DashMap<ClusterName, HashMap<Box<str>, Workspace>>,
 }
@@ -63,6 +88,7 @@ pub(crate) struct Workspace {
     /// Where a mounted workspace is served.
     pub(crate) mount: Option<Arc<str>>,
     pub(crate) is_unavailable: bool,
+    pub(crate) labels: Labels,
 }
 
 /// What the index says about a path.
@@ -94,6 +120,7 @@ impl Index {
         Self {
             is_static: AtomicBool::new(directory == Directory::Static),
             clusters: DashMap::new(),
+            labels: DashMap::new(),
             shards: (0..shards).map(|_| Shard::default()).collect(),
             moves: watch::channel(0).0,
         }
@@ -151,17 +178,14 @@ impl Index {
         let mut is_unavailable = false;
         while let Some(path) = rest {
             let (segment, below) = path.split_once(':').map_or((path, None), |(s, b)| (s, Some(b)));
-            let children = self.shards.get(shard)?.children.get(&name)?;
-            let child = children.get(segment)?;
+            // A copy, so that no two parts of the maps are ever locked together.
+            let child = self.shards.get(shard)?.children.get(&name)?.get(segment)?.clone();
             is_unavailable |= child.is_unavailable;
             let holder = child.cluster.as_ref().and_then(|c| self.holder(c.as_str()));
-            match (holder, &child.mount) {
-                (Some(found), _) => {
-                    drop(children);
-                    (name, shard) = found;
-                }
+            match (holder, child.mount) {
+                (Some(found), _) => (name, shard) = found,
                 (None, Some(_)) if is_unavailable => return Some(Lookup::Unavailable),
-                (None, Some(url)) if below.is_none() => return Some(Lookup::Mount { url: url.clone() }),
+                (None, Some(url)) if below.is_none() => return Some(Lookup::Mount { url }),
                 _ => return None,
             }
             rest = below;
@@ -171,25 +195,47 @@ impl Index {
 
     fn holder(&self, name: &str) -> Option<(ClusterName, usize)> {
         let entry = self.clusters.get(name)?;
-        let claim = entry.iter().find(|c| c.confirmed).or(entry.first())?;
+        let claim = owner(&entry)?;
         Some((entry.key().clone(), claim.shard))
     }
 
-    /// A shard holds a cluster. True if that is news.
-    pub(crate) fn put_cluster(&self, shard: usize, name: &ClusterName, confirmed: bool) -> bool {
-        let mut claims = self.clusters.entry(name.clone()).or_default();
-        let known = claims.iter_mut().find(|c| c.shard == shard);
-        let is_new = known.is_none();
-        let is_news = known.as_ref().is_none_or(|c| c.confirmed != confirmed);
-        match known {
-            Some(claim) => claim.confirmed = confirmed,
-            None => claims.push(Claim { shard, confirmed }),
+    /// The canonical path and labels of a cluster, as far as they are known.
+    pub(crate) fn describe(&self, name: &ClusterName) -> (Box<str>, Labels) {
+        if self.is_static() {
+            return (name.as_str().into(), Labels::new());
         }
+        let path = self.clusters.get(name).and_then(|claims| Some(owner(&claims)?.cluster.path.clone()));
+        let labels = self.labels.get(name).map(|l| l.clone()).unwrap_or_default();
+        (path.filter(|p| !p.is_empty()).unwrap_or_else(|| name.as_str().into()), labels)
+    }
+
+    /// Number of clusters that a shard holds.
+    pub(crate) fn held_by(&self, shard: usize) -> u32 {
+        self.shards.get(shard).map_or(0, |s| s.clusters.load(Relaxed))
+    }
+
+    /// A shard holds a cluster.
+    pub(crate) fn put_cluster(&self, shard: usize, name: &ClusterName, cluster: Cluster) -> News {
+        let mut claims = self.clusters.entry(name.clone()).or_default();
+        let news = match claims.iter_mut().find(|c| c.shard == shard) {
+            Some(claim) if claim.cluster == cluster => News::Nothing,
+            Some(claim) => {
+                claim.cluster = cluster;
+                News::Changed
+            }
+            None => {
+                claims.push(Claim { shard, cluster });
+                News::Appeared
+            }
+        };
         drop(claims);
-        if is_news {
+        if let (News::Appeared, Some(shard)) = (news, self.shards.get(shard)) {
+            shard.clusters.fetch_add(1, Relaxed);
+        }
+        if news != News::Nothing {
             self.moved();
         }
-        is_new
+        news
     }
 
     /// A shard no longer holds a cluster, nor the workspaces in it. True if that is news.
@@ -204,6 +250,9 @@ impl Index {
         drop(claims);
         self.clusters.remove_if(name, |_, claims| claims.is_empty());
         if is_news {
+            if let Some(shard) = self.shards.get(shard) {
+                shard.clusters.fetch_sub(1, Relaxed);
+            }
             self.moved();
         }
         is_news
@@ -226,18 +275,31 @@ impl Index {
         gone
     }
 
-    /// What a cluster on a shard says about one of its workspaces.
-    pub(crate) fn put_workspace(&self, shard: usize, parent: &ClusterName, name: &str, workspace: Workspace) {
-        let Some(shard) = self.shards.get(shard) else { return };
+    /// What a cluster on a shard says about one of its workspaces. Returns the cluster behind it if its labels changed.
+    pub(crate) fn put_workspace(
+        &self,
+        shard: usize,
+        parent: &ClusterName,
+        name: &str,
+        mut workspace: Workspace,
+    ) -> Option<ClusterName> {
+        let shard = self.shards.get(shard)?;
+        let labels = std::mem::take(&mut workspace.labels);
+        let cluster = workspace.cluster.clone();
         shard.children.entry(parent.clone()).or_default().insert(name.into(), workspace);
         self.moved();
+        cluster.filter(|cluster| match labels.is_empty() {
+            true => self.labels.remove(cluster).is_some(),
+            false => self.labels.insert(cluster.clone(), labels.clone()).as_ref() != Some(&labels),
+        })
     }
 
     /// A workspace is gone.
     pub(crate) fn remove_workspace(&self, shard: usize, parent: &ClusterName, name: &str) {
         let Some(shard) = self.shards.get(shard) else { return };
-        if let Some(mut children) = shard.children.get_mut(parent) {
-            children.remove(name);
+        let removed = shard.children.get_mut(parent).and_then(|mut children| children.remove(name));
+        if let Some(cluster) = removed.and_then(|workspace| workspace.cluster) {
+            self.labels.remove(&cluster);
         }
         shard.children.remove_if(parent, |_, children| children.is_empty());
         self.moved();
@@ -247,9 +309,13 @@ impl Index {
     pub(crate) fn sync_workspaces(&self, shard: usize, all: &HashSet<(ClusterName, Box<str>)>) {
         let Some(entry) = self.shards.get(shard) else { return };
         let told = |parent: &ClusterName, name: &str| all.contains(&(parent.clone(), name.into()));
+        let mut gone = Vec::new();
         entry.children.retain(|parent, children| {
-            children.retain(|name, _| told(parent, name));
+            gone.extend(children.extract_if(|name, _| !told(parent, name)).filter_map(|(_, w)| w.cluster));
             !children.is_empty()
+        });
+        gone.iter().for_each(|cluster| {
+            self.labels.remove(cluster);
         });
         self.mark_synced(shard, WORKSPACES);
     }
@@ -260,6 +326,10 @@ impl Index {
         }
         self.moved();
     }
+}
+
+fn owner(claims: &[Claim]) -> Option<&Claim> {
+    claims.iter().find(|c| c.cluster.confirmed).or(claims.first())
 }
 
 impl Shard {

@@ -15,10 +15,12 @@
 mod admin;
 mod admission;
 mod body;
+mod classes;
 mod clock;
 mod connection;
 mod core;
 mod door;
+mod exposition;
 mod forward;
 mod framing;
 mod gateway;

@@ -2,6 +2,7 @@
 
 use std::{convert::Infallible, net::TcpListener, sync::Arc, time::Duration};
 
+use config::FairnessConfig;
 use observers::{Observers, WorkspaceEvent};
 use tokio::sync::mpsc;
 use tower::util::BoxCloneSyncService;
@@ -113,6 +114,8 @@ pub struct GatewayOptions {
     pub drop_groups: Vec<String>,
     /// At least one. The one named `root`, or else the first, gets the requests that name no workspace.
     pub shards: Vec<ShardOptions>,
+    /// Levels, FlowSchemas and workspace classes; `None` lets everything pass at once.
+    pub fairness: Option<FairnessConfig>,
     /// See [`Directory`].
     pub directory: Directory,
     /// See [`Limits`].

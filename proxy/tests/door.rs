@@ -1,5 +1,7 @@
 //! What the door refuses, and what it never lets a shard see.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "this is a test")]
+
 mod support;
 
 use std::sync::Arc;

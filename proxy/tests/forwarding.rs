@@ -1,5 +1,7 @@
 //! Requests and answers pass through unchanged, streamed, over HTTP/1.1 and HTTP/2.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "this is a test")]
+
 mod support;
 
 use bytes::Bytes;

@@ -1,5 +1,7 @@
 //! The index of workspaces, fed by shards that speak kcp's API.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "this is a test")]
+
 mod support;
 
 use std::{

@@ -1,5 +1,7 @@
 //! Time limits, drain and the admin address.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "this is a test")]
+
 mod support;
 
 use std::time::Duration;

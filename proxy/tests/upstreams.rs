@@ -1,5 +1,7 @@
 //! Shards that hang up, refuse, are slow or gone, and clients that leave.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "this is a test")]
+
 mod support;
 
 use std::{

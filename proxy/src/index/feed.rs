@@ -12,7 +12,10 @@ use http_body_util::{BodyExt, Limited};
 use observers::WorkspaceEvent;
 use tokio::time::{sleep, timeout};
 
-use super::objects::{Event, List, Object};
+use super::{
+    News,
+    objects::{Event, List, Object},
+};
 use crate::{Body, BoxError, core::Core, identity, worker::mix};
 
 const PAGE: usize = 500;
@@ -215,10 +218,8 @@ impl Feed {
             ("DELETED", Some(cluster)) if self.kind == Kind::Workspaces => {
                 self.core.index.remove_workspace(self.shard, &cluster, &object.metadata.name);
             }
-            ("DELETED", Some(cluster)) => {
-                if self.core.index.remove_cluster(self.shard, &cluster) {
-                    self.gone(cluster).await;
-                }
+            ("DELETED", Some(cluster)) if self.core.index.remove_cluster(self.shard, &cluster) => {
+                self.gone(cluster).await;
             }
             _ => {}
         }
@@ -228,16 +229,28 @@ impl Feed {
     async fn put(&self, cluster: &ClusterName, object: &Object) {
         let index = &self.core.index;
         if self.kind == Kind::Workspaces {
-            match object.workspace() {
-                Some(workspace) => index.put_workspace(self.shard, cluster, &object.metadata.name, workspace),
-                None => index.remove_workspace(self.shard, cluster, &object.metadata.name),
+            let Some(workspace) = object.workspace() else {
+                return index.remove_workspace(self.shard, cluster, &object.metadata.name);
+            };
+            if let Some(child) = index.put_workspace(self.shard, cluster, &object.metadata.name, workspace) {
+                // The child may live on any shard.
+                self.core.shards.iter().filter_map(|s| s.gate.as_ref()).for_each(|g| g.reclassify_workspace(&child));
             }
             return;
         }
         let Some(entry) = self.core.shards.get(self.shard) else { return };
-        if index.put_cluster(self.shard, cluster, object.is_confirmed_by(&entry.shard.name))
-            && let Some(feed) = &entry.feed
-        {
+        let news = index.put_cluster(self.shard, cluster, object.logical_cluster(&entry.shard.name));
+        if let Some(gate) = &entry.gate {
+            match news {
+                News::Appeared => {
+                    gate.set_known_workspaces(index.held_by(self.shard));
+                    gate.declare_workspace(cluster);
+                }
+                News::Changed => gate.reclassify_workspace(cluster),
+                News::Nothing => {}
+            }
+        }
+        if let (News::Appeared, Some(feed)) = (news, &entry.feed) {
             // Fails only when nobody observes any more.
             let _ = feed.send(WorkspaceEvent::Appeared(cluster.clone())).await;
         }
@@ -248,6 +261,7 @@ impl Feed {
         let Some(entry) = self.core.shards.get(self.shard) else { return };
         if let Some(gate) = &entry.gate {
             gate.forget_workspace(&cluster);
+            gate.set_known_workspaces(self.core.index.held_by(self.shard));
         }
         if !self.core.index.knows(&cluster) {
             self.core.forget_workspace(&cluster);

@@ -3,7 +3,7 @@
 use apiserver_api::ClusterName;
 use serde::Deserialize;
 
-use super::Workspace;
+use super::{Cluster, Labels, Workspace};
 
 /// A page of a list.
 #[derive(Debug, Deserialize)]
@@ -47,6 +47,7 @@ pub(super) struct Object {
 pub(super) struct Meta {
     pub(super) name: String,
     pub(super) resource_version: String,
+    labels: Labels,
     annotations: Annotations,
 }
 
@@ -57,6 +58,8 @@ struct Annotations {
     cluster: String,
     #[serde(rename = "core.kcp.io/shard")]
     shard: String,
+    #[serde(rename = "kcp.io/path")]
+    path: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -74,9 +77,10 @@ impl Object {
         self.metadata.annotations.cluster.parse().ok()
     }
 
-    /// Whether a LogicalCluster names `shard` as its shard.
-    pub(super) fn is_confirmed_by(&self, shard: &str) -> bool {
-        self.metadata.annotations.shard == shard
+    /// A LogicalCluster on the shard of this name.
+    pub(super) fn logical_cluster(&self, shard: &str) -> Cluster {
+        let annotations = &self.metadata.annotations;
+        Cluster { confirmed: annotations.shard == shard, path: annotations.path.as_str().into() }
     }
 
     /// A Workspace that can be entered; `None` while it is still being placed.
@@ -87,6 +91,7 @@ impl Object {
             cluster: self.spec.cluster.parse().ok(),
             mount: is_mount.then(|| self.spec.url.as_str().into()),
             is_unavailable: phase == "Unavailable",
+            labels: self.metadata.labels.clone(),
         })
     }
 }

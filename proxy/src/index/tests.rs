@@ -7,6 +7,10 @@ fn vectors() -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
+fn held(confirmed: bool) -> Cluster {
+    Cluster { confirmed, ..Cluster::default() }
+}
+
 fn name(text: &str) -> ClusterName {
     text.parse().unwrap()
 }
@@ -24,7 +28,7 @@ pub(crate) fn fixture(vectors: &Value) -> (Index, Vec<(String, String)>) {
     let index = Index::new(Directory::Watch, shards.len());
     for (shard, clusters) in fixture["logicalClusters"].as_object().unwrap() {
         for cluster in clusters.as_array().unwrap() {
-            index.put_cluster(number(shard), &name(cluster.as_str().unwrap()), false);
+            index.put_cluster(number(shard), &name(cluster.as_str().unwrap()), held(false));
         }
     }
     for workspace in fixture["workspaces"].as_array().unwrap() {
@@ -80,10 +84,11 @@ fn found(cluster: &str, shard: usize) -> Lookup {
 #[test]
 fn a_cluster_on_two_shards_belongs_to_the_one_it_names() {
     let index = Index::new(Directory::Watch, 2);
-    assert!(index.put_cluster(0, &name("c"), false));
-    assert!(index.put_cluster(1, &name("c"), false));
+    assert_eq!(index.put_cluster(0, &name("c"), held(false)), News::Appeared);
+    assert_eq!(index.put_cluster(1, &name("c"), held(false)), News::Appeared);
+    assert_eq!(index.put_cluster(1, &name("c"), held(false)), News::Nothing);
     assert_eq!(index.lookup("c"), found("c", 0), "the older one");
-    assert!(!index.put_cluster(1, &name("c"), true));
+    assert_eq!(index.put_cluster(1, &name("c"), held(true)), News::Changed);
     assert_eq!(index.lookup("c"), found("c", 1), "the one it names");
     assert!(index.remove_cluster(1, &name("c")));
     assert_eq!(index.lookup("c"), found("c", 0));
@@ -96,7 +101,7 @@ fn a_cluster_on_two_shards_belongs_to_the_one_it_names() {
 fn what_a_new_list_does_not_hold_is_gone() {
     let index = Index::new(Directory::Watch, 1);
     for cluster in ["root", "a", "b"] {
-        index.put_cluster(0, &name(cluster), false);
+        index.put_cluster(0, &name(cluster), held(false));
     }
     let to = |cluster: &str| Workspace { cluster: Some(name(cluster)), ..Workspace::default() };
     index.put_workspace(0, &name("root"), "one", to("a"));
@@ -115,10 +120,25 @@ fn what_a_new_list_does_not_hold_is_gone() {
 #[test]
 fn the_workspaces_of_a_lost_cluster_are_lost() {
     let index = Index::new(Directory::Watch, 1);
-    index.put_cluster(0, &name("root"), false);
-    index.put_cluster(0, &name("a"), false);
+    index.put_cluster(0, &name("root"), held(false));
+    index.put_cluster(0, &name("a"), held(false));
     index.put_workspace(0, &name("root"), "one", Workspace { cluster: Some(name("a")), ..Workspace::default() });
     index.remove_cluster(0, &name("root"));
-    index.put_cluster(0, &name("root"), false);
+    index.put_cluster(0, &name("root"), held(false));
     assert_eq!(index.lookup("root:one"), Lookup::Unknown { certain: false });
+}
+
+#[test]
+fn labels_come_from_the_parent_and_go_with_the_workspace() {
+    let index = Index::new(Directory::Watch, 1);
+    index.put_cluster(0, &name("a"), Cluster { path: "root:one".into(), ..Cluster::default() });
+    assert_eq!(index.describe(&name("a")), ("root:one".into(), Labels::new()));
+    let gold: Labels = [("tier".to_owned(), "gold".to_owned())].into();
+    let labelled = Workspace { cluster: Some(name("a")), labels: gold.clone(), ..Workspace::default() };
+    assert_eq!(index.put_workspace(0, &name("root"), "one", labelled.clone()), Some(name("a")));
+    assert_eq!(index.put_workspace(0, &name("root"), "one", labelled.clone()), None, "no news");
+    assert_eq!(index.describe(&name("a")), ("root:one".into(), gold));
+    index.remove_workspace(0, &name("root"), "one");
+    assert_eq!(index.describe(&name("a")).1, Labels::new());
+    assert_eq!((index.held_by(0), index.describe(&name("b")).0), (1, "b".into()));
 }

@@ -40,6 +40,7 @@ pub fn options(shards: Vec<ShardOptions>) -> GatewayOptions {
         anonymous: true,
         drop_groups: Vec::new(),
         shards,
+        fairness: None,
         directory: Directory::Static,
         limits: Limits::default(),
     }

@@ -1,0 +1,214 @@
+//! The text of `/metrics`: the gateway's own, the schedulers' under upstream's names (apf.md 7.4) summed over shards
+//! and workspaces, and a bounded number of series per workspace.
+
+use std::{
+    collections::BTreeMap,
+    fmt::{Display, Write as _},
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
+
+use fairness::gate::{FlowStats, LevelLimits, REASONS, ShardStats, WAIT_BUCKETS_SECONDS, WorkspaceStats};
+use metrics_exporter_prometheus::PrometheusHandle;
+use observers::Observers;
+
+use crate::{
+    core::{Core, Entry},
+    worker::Worker,
+};
+
+/// Workspaces with series of their own; the others are summed as `_other`.
+const WORKSPACES: usize = 200;
+
+/// Everything there is to tell.
+pub(crate) fn render(core: &Core, workers: &[Arc<Worker>], metrics: &PrometheusHandle) -> String {
+    let mut out = Text(metrics.render());
+    let sum = |of: fn(&Worker) -> usize| workers.iter().map(|w| of(w)).sum::<usize>();
+    out.one("fairgate_requests_in_flight", sum(|w| w.in_flight.load(Relaxed)));
+    out.one("fairgate_connections", sum(|w| w.connections.load(Relaxed)));
+    out.one("fairgate_index_ready", u8::from(core.index.is_ready()));
+    out.one("fairgate_index_clusters", core.index.len());
+    shards(&mut out, core);
+    levels(&mut out, core);
+    workspaces(&mut out, core);
+    out.0
+}
+
+struct Text(String);
+
+impl Text {
+    fn head(&mut self, name: &str, kind: &str) {
+        let _ = writeln!(self.0, "# TYPE {name} {kind}");
+    }
+
+    fn one(&mut self, name: &str, value: impl Display) {
+        self.head(name, "gauge");
+        self.value(name, &[], value);
+    }
+
+    fn value(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        self.0.push_str(name);
+        for (n, (label, text)) in labels.iter().enumerate() {
+            let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let _ = write!(self.0, "{}{label}=\"{text}\"", if n == 0 { '{' } else { ',' });
+        }
+        let _ = writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" });
+    }
+}
+
+fn shards(out: &mut Text, core: &Core) {
+    let mut each = |name: &str, value: &dyn Fn(usize, &Entry) -> Option<u64>| {
+        let values: Vec<_> = core.shards.iter().enumerate().filter_map(|(n, e)| Some((e, value(n, e)?))).collect();
+        if !values.is_empty() {
+            out.head(name, "gauge");
+        }
+        for (entry, value) in values {
+            out.value(name, &[("shard", &entry.shard.name)], value);
+        }
+    };
+    let number = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
+    let gate = |of: fn(&ShardStats) -> u64| move |_: usize, e: &Entry| Some(of(&e.gate.as_ref()?.shard_stats()));
+    let observers = |e: &Entry| e.observers.as_ref().map(Observers::status);
+    each("fairgate_index_synced", &|n, _| Some(u64::from(core.index.is_synced(n))));
+    each("fairgate_shard_seats", &gate(|s| s.seats.into()));
+    each("fairgate_shard_seats_in_use", &gate(|s| s.in_use.into()));
+    each("fairgate_shard_exempt_seats_in_use", &gate(|s| s.exempt.into()));
+    each("fairgate_shard_waiting_requests", &gate(|s| s.waiting.into()));
+    each("fairgate_shard_active_workspaces", &gate(|s| s.workspaces as u64));
+    each("fairgate_observers_workspaces", &|_, e| Some(number(observers(e)?.workspaces)));
+    each("fairgate_observers_unclaimed", &|_, e| Some(number(observers(e)?.unclaimed)));
+    each("fairgate_observers_stale", &|_, e| Some(u64::from(observers(e)?.stale)));
+    each("fairgate_observers_snapshots", &|_, e| Some(observers(e)?.snapshots));
+    each("fairgate_observers_failures", &|_, e| Some(observers(e)?.failures));
+}
+
+/// Name below `apiserver_flowcontrol_`, kind, value.
+type Column<T> = (&'static str, &'static str, fn(&T) -> u64);
+
+const FLOWS: [Column<FlowStats>; 5] = [
+    ("dispatched_requests_total", "counter", |f| f.dispatched),
+    ("current_inqueue_requests", "gauge", |f| f.waiting_requests),
+    ("current_inqueue_seats", "gauge", |f| f.waiting_seats),
+    ("current_executing_requests", "gauge", |f| f.executing_requests),
+    ("current_executing_seats", "gauge", |f| f.executing_seats),
+];
+const LEVELS: [Column<LevelLimits>; 4] = [
+    ("nominal_limit_seats", "gauge", |l| l.seats.nominal),
+    ("lower_limit_seats", "gauge", |l| l.seats.lower),
+    ("upper_limit_seats", "gauge", |l| l.seats.upper),
+    ("current_limit_seats", "gauge", |l| l.seats.current),
+];
+
+fn levels(out: &mut Text, core: &Core) {
+    let stats: Vec<_> = core.shards.iter().filter_map(|s| s.gate.as_ref()).map(|g| g.level_stats()).collect();
+    let mut flows: BTreeMap<_, FlowStats> = BTreeMap::new();
+    for flow in stats.iter().flat_map(|s| &s.flows).filter(|f| !f.level.is_empty()) {
+        let key = (flow.level.clone(), flow.flow_schema.clone());
+        flows.entry(key).and_modify(|sum| add(sum, flow)).or_insert_with(|| flow.clone());
+    }
+    let flows: Vec<_> = flows.into_values().collect();
+    if flows.is_empty() {
+        return;
+    }
+    for (name, kind, value) in FLOWS {
+        let name = format!("apiserver_flowcontrol_{name}");
+        out.head(&name, kind);
+        flows.iter().for_each(|flow| out.value(&name, &labels(flow), value(flow)));
+    }
+    let name = "apiserver_flowcontrol_rejected_requests_total";
+    out.head(name, "counter");
+    for flow in &flows {
+        for (reason, count) in REASONS.iter().zip(flow.rejected).filter(|(_, count)| *count > 0) {
+            let [level, schema] = labels(flow);
+            out.value(name, &[level, schema, ("reason", reason)], count);
+        }
+    }
+    waits(out, &flows);
+    for (name, kind, value) in LEVELS {
+        let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+        stats.iter().flat_map(|s| &s.levels).for_each(|l| *sums.entry(&l.level).or_default() += value(l));
+        let name = format!("apiserver_flowcontrol_{name}");
+        out.head(&name, kind);
+        sums.iter().for_each(|(level, sum)| out.value(&name, &[("priority_level", level)], sum));
+    }
+}
+
+fn waits(out: &mut Text, flows: &[FlowStats]) {
+    let name = "apiserver_flowcontrol_request_wait_duration_seconds";
+    out.head(name, "histogram");
+    for flow in flows {
+        let [level, schema] = labels(flow);
+        let mut count = 0;
+        let bounds = WAIT_BUCKETS_SECONDS.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
+        for (bound, bucket) in bounds.zip(flow.wait_buckets) {
+            count += bucket;
+            let labels = [level, schema, ("execute", "true"), ("le", &bound)];
+            out.value(&format!("{name}_bucket"), &labels, count);
+        }
+        let labels = [level, schema, ("execute", "true")];
+        out.value(&format!("{name}_sum"), &labels, flow.wait_sum_ns as f64 / 1e9);
+        out.value(&format!("{name}_count"), &labels, count);
+    }
+}
+
+fn labels(flow: &FlowStats) -> [(&'static str, &str); 2] {
+    [("priority_level", &flow.level), ("flow_schema", &flow.flow_schema)]
+}
+
+fn add(sum: &mut FlowStats, more: &FlowStats) {
+    sum.waiting_requests += more.waiting_requests;
+    sum.waiting_seats += more.waiting_seats;
+    sum.executing_requests += more.executing_requests;
+    sum.executing_seats += more.executing_seats;
+    sum.dispatched += more.dispatched;
+    sum.wait_sum_ns += more.wait_sum_ns;
+    sum.rejected.iter_mut().zip(more.rejected).for_each(|(s, m)| *s += m);
+    sum.wait_buckets.iter_mut().zip(more.wait_buckets).for_each(|(s, m)| *s += m);
+}
+
+const PER_WORKSPACE: [Column<WorkspaceStats>; 4] = [
+    ("seats_in_use", "gauge", |w| w.seats_in_use),
+    ("limit_seats", "gauge", |w| w.limit),
+    ("waiting_requests", "gauge", |w| w.waiting),
+    ("dispatched_requests_total", "counter", |w| w.dispatched),
+];
+
+fn workspaces(out: &mut Text, core: &Core) {
+    let (mut named, mut other): (BTreeMap<String, WorkspaceStats>, _) = (BTreeMap::new(), WorkspaceStats::default());
+    for gate in core.shards.iter().filter_map(|s| s.gate.as_ref()) {
+        let stats = gate.workspace_stats(WORKSPACES);
+        join(&mut other, &stats.other);
+        for workspace in stats.busiest {
+            // What has no name is the platform, or the unknown workspaces together.
+            let name = workspace.name.as_ref().map_or("_platform", |n| n.as_str());
+            if named.len() < WORKSPACES || named.contains_key(name) {
+                join(named.entry(name.to_owned()).or_default(), &workspace);
+            } else {
+                join(&mut other, &workspace);
+            }
+        }
+    }
+    if named.is_empty() {
+        return;
+    }
+    named.insert("_other".to_owned(), other);
+    for (name, kind, value) in PER_WORKSPACE {
+        let name = format!("fairgate_workspace_{name}");
+        out.head(&name, kind);
+        named.iter().for_each(|(workspace, stats)| out.value(&name, &[("workspace", workspace)], value(stats)));
+    }
+    let name = "fairgate_workspace_rejected_requests_total";
+    out.head(name, "counter");
+    for (workspace, stats) in &named {
+        for (reason, count) in REASONS.iter().zip(stats.rejected).filter(|(_, count)| *count > 0) {
+            out.value(name, &[("workspace", workspace), ("reason", reason)], count);
+        }
+    }
+}
+
+fn join(sum: &mut WorkspaceStats, more: &WorkspaceStats) {
+    sum.seats_in_use += more.seats_in_use;
+    sum.limit += more.limit;
+    sum.waiting += more.waiting;
+    sum.dispatched += more.dispatched;
+    sum.rejected.iter_mut().zip(more.rejected).for_each(|(s, m)| *s += m);
+}

@@ -1,0 +1,243 @@
+//! Seats at the door: who waits, who is refused, and when seats come back.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "this is a test")]
+
+mod support;
+
+use std::{
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+};
+
+use bytes::Bytes;
+use config::FairnessConfig;
+use http::{HeaderValue, Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use proxy::{Body, Gateway, GatewayOptions, ShardOptions};
+use support::*;
+use tokio::sync::mpsc::UnboundedSender;
+
+/// One level for everybody, which queues or refuses.
+fn one_level(response: &str) -> FairnessConfig {
+    let text = format!(
+        r#"
+apiVersion: flowcontrol.apiserver.k8s.io/v1
+kind: PriorityLevelConfiguration
+metadata: {{ name: all }}
+spec:
+  type: Limited
+  limited: {{ nominalConcurrencyShares: 100, lendablePercent: 0, limitResponse: {response} }}
+---
+apiVersion: flowcontrol.apiserver.k8s.io/v1
+kind: FlowSchema
+metadata: {{ name: all }}
+spec:
+  priorityLevelConfiguration: {{ name: all }}
+  matchingPrecedence: 100
+  rules:
+  - subjects: [{{ kind: Group, group: {{ name: "*" }} }}]
+    resourceRules: [{{ verbs: ["*"], apiGroups: ["*"], resources: ["*"], clusterScope: true, namespaces: ["*"] }}]
+    nonResourceRules: [{{ verbs: ["*"], nonResourceURLs: ["*"] }}]
+"#
+    );
+    FairnessConfig::parse(&text, Path::new("fairness.yaml")).unwrap()
+}
+
+const QUEUE: &str = "{ type: Queue, queuing: { queues: 1, handSize: 1, queueLengthLimit: 10 } }";
+const REJECT: &str = "{ type: Reject }";
+
+/// A shard whose answers the test writes: begun at once, ended when their sender is dropped.
+#[derive(Clone, Default)]
+struct Held {
+    answers: Arc<Mutex<Vec<UnboundedSender<Bytes>>>>,
+    arrived: Arc<AtomicUsize>,
+}
+
+impl Held {
+    fn shard(&self, seats: u32) -> ShardOptions {
+        let held = self.clone();
+        let shard = local(move |request: Request<Body>| {
+            let (sender, body) = channel();
+            if request.uri().path().ends_with("/quick") {
+                sender.send("ok".into()).unwrap();
+            } else {
+                held.answers.lock().unwrap().push(sender);
+            }
+            held.arrived.fetch_add(1, SeqCst);
+            let mut response = Response::new(body);
+            let theirs = HeaderValue::from_static("the-shards-own");
+            response.headers_mut().insert("x-kubernetes-pf-flowschema-uid", theirs);
+            std::future::ready(response)
+        });
+        ShardOptions { seats, ..shard }
+    }
+
+    fn end_one(&self) {
+        self.answers.lock().unwrap().remove(0);
+    }
+}
+
+fn fair(shard: ShardOptions, config: FairnessConfig) -> Gateway {
+    Gateway::start(GatewayOptions { fairness: Some(config), ..options(vec![shard]) }).unwrap()
+}
+
+/// The sum of a metric's series.
+async fn metric(gateway: &Gateway, name: &str) -> f64 {
+    let ask = b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let text = raw(gateway.admin_address(), ask, |_| false).await;
+    let lines = text.lines().filter(|l| l.starts_with(name) && !l.starts_with(&format!("{name}_")));
+    lines.map(|l| l.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+}
+
+async fn metric_becomes(gateway: &Gateway, name: &str, want: f64) {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    loop {
+        let got = metric(gateway, name).await;
+        if got == want {
+            return;
+        }
+        assert!(std::time::Instant::now() < deadline, "{name} stays {got}, not {want}");
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+}
+
+const WAITING: &str = "apiserver_flowcontrol_current_inqueue_requests";
+const IN_USE: &str = "apiserver_flowcontrol_current_executing_seats";
+
+#[tokio::test]
+async fn a_seat_is_held_to_the_last_byte_and_the_next_request_waits_for_it() {
+    let held = Held::default();
+    let gateway = fair(held.shard(1), one_level(QUEUE));
+    let mut first = h1(&gateway).await.send_request(get("/clusters/a/api/v1/pods")).await.unwrap();
+    assert_eq!(metric(&gateway, IN_USE).await, 1.0);
+    let mut second = h2(&gateway).await;
+    let second = tokio::spawn(async move { second.send_request(get_h2("/clusters/b/api/v1/pods")).await.unwrap() });
+    metric_becomes(&gateway, WAITING, 1.0).await;
+    assert_eq!(held.arrived.load(SeqCst), 1);
+    held.answers.lock().unwrap()[0].send("x".into()).unwrap();
+    assert!(first.body_mut().frame().await.unwrap().is_ok());
+    assert_eq!(held.arrived.load(SeqCst), 1, "the answer has begun, not ended");
+    held.end_one();
+    let second = second.await.unwrap();
+    assert_eq!(second.status(), StatusCode::OK);
+    held.end_one();
+    assert!(second.into_body().collect().await.is_ok());
+    metric_becomes(&gateway, IN_USE, 0.0).await;
+    assert_eq!(metric(&gateway, "apiserver_flowcontrol_dispatched_requests_total").await, 2.0);
+    assert_eq!(metric(&gateway, "fairgate_workspace_dispatched_requests_total").await, 2.0);
+}
+
+#[tokio::test]
+async fn a_watch_holds_no_seat_once_it_has_begun_and_logs_never_do() {
+    let held = Held::default();
+    let gateway = fair(held.shard(1), one_level(REJECT));
+    let mut streams = Vec::new();
+    for path in
+        ["/clusters/a/api/v1/pods?watch=1&resourceVersion=1", "/clusters/a/api/v1/namespaces/n/pods/p/log?follow=true"]
+    {
+        let response = h1(&gateway).await.send_request(get(path)).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(response.headers().contains_key("x-kubernetes-pf-prioritylevel-uid"), path.contains("watch"));
+        metric_becomes(&gateway, IN_USE, 0.0).await;
+        streams.push(response);
+    }
+    let (status, headers, _) = {
+        let response = h1(&gateway).await.send_request(get("/clusters/a/api/v1/pods")).await.unwrap();
+        held.answers.lock().unwrap().pop();
+        let (parts, body) = response.into_parts();
+        (parts.status, parts.headers, text(body).await)
+    };
+    assert_eq!(status, StatusCode::OK);
+    let uid = headers["x-kubernetes-pf-flowschema-uid"].to_str().unwrap();
+    assert_eq!((uid.len(), headers.get_all("x-kubernetes-pf-flowschema-uid").iter().count()), (36, 1));
+}
+
+#[tokio::test]
+async fn a_refusal_is_a_status_or_upstreams_text() {
+    let held = Held::default();
+    let gateway = fair(held.shard(1), one_level(REJECT));
+    let _first = h1(&gateway).await.send_request(get("/clusters/a/api/v1/pods")).await.unwrap();
+    for (accept, is_json) in [(None, true), (Some("application/json"), true), (Some("text/html"), false)] {
+        let mut request = get("/clusters/a/api/v1/pods");
+        if let Some(accept) = accept {
+            request.headers_mut().insert("accept", HeaderValue::from_static(accept));
+        }
+        let (status, headers, body) = once(&gateway, request).await;
+        assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+        assert!(headers["retry-after"].to_str().unwrap().parse::<u32>().unwrap() >= 1);
+        assert_eq!(headers["x-kubernetes-pf-flowschema-uid"].len(), 36);
+        assert_eq!(headers["x-kubernetes-pf-prioritylevel-uid"].len(), 36);
+        if is_json {
+            let status: serde_json::Value = serde_json::from_str(&body).unwrap();
+            assert_eq!((&status["code"], &status["reason"]), (&429.into(), &"TooManyRequests".into()));
+            assert_eq!(status["details"]["causes"][0]["reason"], "concurrency-limit");
+        } else {
+            assert_eq!(body, "Too many requests, please try again later.\n");
+            assert_eq!(headers["content-type"], "text/plain; charset=utf-8");
+            assert_eq!(headers["x-content-type-options"], "nosniff");
+        }
+    }
+    // PX-14: nobody is invited to send a body that will not be read.
+    let ask = "POST /clusters/a/api/v1/pods HTTP/1.1\r\nHost: d\r\nConnection: close\r\nExpect: 100-continue\r\n\
+               Content-Length: 1000000\r\n\r\n";
+    let answer = raw(gateway.address(), ask.as_bytes(), |_| false).await;
+    assert!(answer.starts_with("HTTP/1.1 429"), "{answer}");
+    assert_eq!(held.arrived.load(SeqCst), 1);
+    assert_eq!(metric(&gateway, "apiserver_flowcontrol_rejected_requests_total").await, 4.0);
+}
+
+/// FA-23 and FA-25: whoever leaves takes nothing along, neither a seat nor a place in a queue.
+#[tokio::test]
+async fn clients_that_leave_free_their_seats_and_places() {
+    let held = Held::default();
+    let gateway = fair(held.shard(2), one_level(QUEUE));
+    for round in 0..10 {
+        let mut tasks = Vec::new();
+        for n in 0..6 {
+            let (mut one, mut two) = (h1(&gateway).await, h2(&gateway).await);
+            tasks.push(tokio::spawn(async move {
+                let response = match n % 2 {
+                    0 => one.send_request(get("/clusters/a/api/v1/pods")).await,
+                    _ => two.send_request(get_h2("/clusters/a/api/v1/pods")).await,
+                };
+                let _ = response.unwrap().into_body().collect().await;
+            }));
+        }
+        metric_becomes(&gateway, WAITING, 4.0).await;
+        tasks.iter().for_each(|task| task.abort());
+        metric_becomes(&gateway, WAITING, 0.0).await;
+        metric_becomes(&gateway, IN_USE, 0.0).await;
+        held.answers.lock().unwrap().clear();
+        assert!(held.arrived.load(SeqCst) <= 6 * (round + 1));
+    }
+    let mut quick = h1(&gateway).await;
+    assert_eq!(quick.send_request(get("/clusters/a/api/v1/quick")).await.unwrap().status(), StatusCode::OK);
+}
+
+/// FA-11: probes are outside all levels.
+#[tokio::test]
+async fn probes_are_answered_while_all_seats_are_taken() {
+    let held = Held::default();
+    let gateway = fair(held.shard(1), one_level(REJECT));
+    let _first = h1(&gateway).await.send_request(get("/clusters/a/api/v1/pods")).await.unwrap();
+    for path in ["/livez", "/readyz", "/healthz", "/livez/ping"] {
+        assert_eq!(once(&gateway, get(path)).await.0, StatusCode::OK);
+    }
+    assert_eq!(once(&gateway, get("/livezzz")).await.0, StatusCode::TOO_MANY_REQUESTS);
+}
+
+/// Queued requests that cannot be served end with the drain, they do not hang.
+#[tokio::test]
+async fn a_drain_cuts_off_who_still_waits() {
+    let held = Held::default();
+    let gateway = fair(held.shard(1), one_level(QUEUE));
+    let _first = h1(&gateway).await.send_request(get("/clusters/a/api/v1/pods")).await.unwrap();
+    let mut second = h1(&gateway).await;
+    let second = tokio::spawn(async move { second.send_request(get("/clusters/a/api/v1/pods")).await });
+    metric_becomes(&gateway, WAITING, 1.0).await;
+    tokio::time::timeout(PATIENCE, gateway.shutdown(std::time::Duration::from_millis(50))).await.unwrap();
+    assert!(second.await.unwrap().is_err());
+}
