@@ -78,6 +78,11 @@ fn text_body(resource: &Resource, format: BodyFormat, bytes: &[u8]) -> Result<(V
     Ok((object, findings))
 }
 
+/// Reads the body of a patch: its tree, and the duplicates in it.
+pub(crate) fn patch_body(bytes: &[u8]) -> Result<(Value, Vec<String>), String> {
+    fields::from_any_json(bytes).map_err(|e| e.to_string())
+}
+
 /// Decodes the result of a patch: the object, and what strict validation complains about.
 ///
 /// # Errors

@@ -21,7 +21,11 @@ use crate::{
 
 /// A patch that has been read.
 #[derive(Clone, Debug)]
-pub struct Patch(Form);
+pub struct Patch {
+    form: Form,
+    /// Duplicate fields of the body.
+    findings: Vec<String>,
+}
 
 #[derive(Clone, Debug)]
 enum Form {
@@ -36,14 +40,14 @@ impl Patch {
     /// # Errors
     /// 400 when it cannot be read, 413 for too many operations.
     pub fn parse(kind: PatchType, bytes: &[u8]) -> Result<Self, Status> {
-        let value: Value = serde_json::from_slice(bytes).map_err(|e| undecodable(&e.to_string()))?;
+        let (value, findings) = decode::patch_body(bytes).map_err(|e| undecodable(&e))?;
         let form = match (kind, value) {
             (PatchType::Json, value) => Form::Json(json::parse(value)?),
             (PatchType::Merge, value @ Value::Object(_)) => Form::Merge(value),
             (PatchType::Strategic, Value::Object(patch)) => Form::Strategic(patch),
             _ => return Err(undecodable("want a JSON object")),
         };
-        Ok(Self(form))
+        Ok(Self { form, findings })
     }
 
     /// What `old` becomes, decoded as a body would be, and the texts of the warnings that are due.
@@ -57,12 +61,13 @@ impl Patch {
         validation: FieldValidation,
     ) -> Result<(Value, Vec<String>), Status> {
         let mut new = old.clone();
-        match &self.0 {
+        match &self.form {
             Form::Json(patch) => json::apply(patch, &mut new)?,
             Form::Merge(patch) => json_patch::merge(&mut new, patch),
             Form::Strategic(patch) => strategic::apply(resource.schema, patch, &mut new)?,
         }
-        let Decoded { object, findings } = decode::patched(resource, new)?;
+        let Decoded { object, findings: unknown } = decode::patched(resource, new)?;
+        let findings: Vec<String> = self.findings.iter().cloned().chain(unknown).collect();
         match validation {
             FieldValidation::Strict if !findings.is_empty() => {
                 Err(decode::patch_invalid("", &format!("strict decoding error: {}", findings.join(", "))))

@@ -16,9 +16,18 @@ pub const FINDINGS_MAX: usize = 100;
 
 /// Reads JSON text.
 pub(super) fn from_json(message: &'static Message, bytes: &[u8]) -> serde_json::Result<(Value, Vec<String>)> {
+    read(Node::Message(message), bytes)
+}
+
+/// Reads JSON text of any form: finds duplicates only.
+pub(super) fn from_any_json(bytes: &[u8]) -> serde_json::Result<(Value, Vec<String>)> {
+    read(Node::Any, bytes)
+}
+
+fn read(node: Node, bytes: &[u8]) -> serde_json::Result<(Value, Vec<String>)> {
     let state = RefCell::default();
     let mut text = serde_json::Deserializer::from_slice(bytes);
-    let value = Seed { node: Node::Message(message), state: &state }.deserialize(&mut text)?;
+    let value = Seed { node, state: &state }.deserialize(&mut text)?;
     text.end()?;
     Ok((value, state.into_inner().findings))
 }

@@ -142,7 +142,34 @@ fn yaml_and_delete_options() {
     assert_eq!(delete_options(BodyFormat::Protobuf, b"k8s\0x").unwrap_err().code, 400);
 }
 
+/// Small texts that would become huge or deep are refused.
+#[test]
+fn bombs_are_refused() {
+    let mut laughs = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
+    for i in 1..12 {
+        let alias = format!("*a{}", i - 1);
+        laughs += &format!("a{i}: &a{i} [{}]\n", [alias.as_str(); 10].join(","));
+    }
+    assert_eq!(body(maps(), BodyFormat::Yaml, laughs.as_bytes()).unwrap_err().code, 400);
+    for text in ["[".repeat(100_000), "{\"a\":".repeat(100_000)] {
+        for format in [BodyFormat::Json, BodyFormat::Yaml] {
+            assert_eq!(body(maps(), format, text.as_bytes()).unwrap_err().code, 400);
+        }
+    }
+}
+
 proptest! {
+    #[test]
+    fn one_form_is_final(labels in prop::collection::btree_map("[a-c]", "[a-c]{0,2}", 0..3), data in ".{0,5}", count in -1..2i32) {
+        let event = json!({"metadata": {"name": "e", "labels": labels, "finalizers": []}, "message": data, "count": count,
+            "source": {}, "eventTime": "2026-01-02T03:04:05.6+01:00"});
+        let events = builtin::find("", "v1", "events").unwrap();
+        let once = body(events, BodyFormat::Json, event.to_string().as_bytes()).unwrap();
+        let twice = body(events, BodyFormat::Json, once.object.to_string().as_bytes()).unwrap();
+        prop_assert_eq!(&once, &twice);
+        prop_assert_eq!(patched(events, once.object.clone()).unwrap(), once);
+    }
+
     #[test]
     fn no_text_panics(text in "[\\[\\]{}\":,a-e0-9 .ä\\\\]*", bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         for format in [BodyFormat::Json, BodyFormat::Yaml, BodyFormat::Protobuf] {

@@ -73,6 +73,9 @@ fn merge_patches() {
         status.code == 422 && status.message.ends_with("strict decoding error: unknown field \"bogus\""),
         "{status}"
     );
+    let twice = Patch::parse(PatchType::Merge, br#"{"data":{"k":"1","k":"2"}}"#).unwrap();
+    let status = twice.apply(resource("configmaps"), &old, FieldValidation::Strict).unwrap_err();
+    assert!(status.message.ends_with("strict decoding error: duplicate field \"data.k\""), "{status}");
     let lax = Patch::parse(PatchType::Merge, br#"{"bogus":5}"#).unwrap();
     let (same, warnings) = lax.apply(resource("configmaps"), &old, FieldValidation::Warn).unwrap();
     assert_eq!((same, &*warnings), (old, &["unknown field \"bogus\"".to_owned()][..]));
