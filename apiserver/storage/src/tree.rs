@@ -22,6 +22,8 @@ use crate::{DirectoryCount, Key, KeyValue};
 const WIDTH: usize = 32;
 /// A node with fewer entries is merged with a neighbour if both fit in three quarters of a node.
 const SPARSE: usize = WIDTH / 4;
+/// Entries of a node that is built whole: some room is left for insertions.
+const PACKED: usize = WIDTH / 4 * 3;
 
 /// The map; see the module.
 #[derive(Clone, Default)]
@@ -65,6 +67,22 @@ impl Default for Node {
 }
 
 impl Tree {
+    /// A map of entries that are in strictly ascending order: faster and denser than one insertion each.
+    pub(crate) fn from_sorted(entries: Vec<KeyValue>) -> Self {
+        let (mut entries, mut level) = (entries.into_iter(), Vec::new());
+        while let Some(child) = Child::of(Arc::new(Node::Leaf(entries.by_ref().take(PACKED).collect()))) {
+            level.push(child);
+        }
+        while level.len() > 1 {
+            let (mut children, mut above) = (level.into_iter(), Vec::new());
+            while let Some(child) = Child::of(Arc::new(Node::Inner(children.by_ref().take(PACKED).collect()))) {
+                above.push(child);
+            }
+            level = above;
+        }
+        Self { root: level.pop().map_or_else(Arc::default, |child| child.node) }
+    }
+
     /// The entry of `key`.
     pub(crate) fn get(&self, key: &str) -> Option<&KeyValue> {
         let mut node = &*self.root;
@@ -85,16 +103,10 @@ impl Tree {
     /// Puts an entry and returns the one it replaces.
     pub(crate) fn insert(&mut self, kv: KeyValue) -> Option<KeyValue> {
         let slashes = count_slashes(&kv.key);
-        let lowest = kv.key.clone();
         let inserted = insert(&mut self.root, kv, slashes);
-        if let Some((first, upper)) = inserted.split {
+        if let Some((_, upper)) = inserted.split {
             let lower = std::mem::take(&mut self.root);
-            let first_of_lower = lower.first().unwrap_or(lowest);
-            let children = [(first_of_lower, lower), (first, upper)].map(|(first, node)| {
-                let slashes = node.slashes().unwrap_or((0, u16::MAX));
-                Child { first, totals: node.totals(), slashes, node }
-            });
-            self.root = Arc::new(Node::Inner(children.into()));
+            self.root = Arc::new(Node::Inner([lower, upper].into_iter().filter_map(Child::of).collect()));
         }
         inserted.old
     }
@@ -190,6 +202,13 @@ impl Totals {
 impl KeyValue {
     fn totals(&self) -> Totals {
         Totals { keys: 1, bytes: self.value.len() as u64 }
+    }
+}
+
+impl Child {
+    /// `None` if the node is empty.
+    fn of(node: Arc<Node>) -> Option<Self> {
+        Some(Self { first: node.first()?, totals: node.totals(), slashes: node.slashes()?, node })
     }
 }
 
@@ -341,7 +360,7 @@ fn remove(node: &mut Arc<Node>, key: &str) -> Option<KeyValue> {
 /// Merges the child at `at` with the next one if they fit.
 fn merge(children: &mut Vec<Child>, at: usize) -> Option<()> {
     let (left, right) = (children.get(at)?, children.get(at + 1)?);
-    if left.node.len() + right.node.len() > WIDTH - SPARSE {
+    if left.node.len() + right.node.len() > PACKED {
         return None;
     }
     let right = children.remove(at + 1);

@@ -182,8 +182,10 @@ impl Committer {
         }
         let _one = lock(&self.shared.checkpoint);
         match disk::checkpoint(writer) {
-            // The next write starts the log over, or the background looks again.
-            Ok(_) => self.shared.wal_pages.store(0, Ordering::Relaxed),
+            // The next write starts the log over.
+            Ok((pages, moved)) if pages == moved => self.shared.wal_pages.store(0, Ordering::Relaxed),
+            // A reader of history is in the way, for one step; the next commit tries again.
+            Ok(_) => {}
             Err(error) => self.shared.poison(format!("a checkpoint failed: {error}")),
         }
     }

@@ -1,6 +1,7 @@
 //! Opening the file: whose it is, whether it is whole, and what it holds.
 
 use std::{
+    collections::HashMap,
     fs::{File, OpenOptions, TryLockError},
     io,
     path::{Path, PathBuf},
@@ -13,7 +14,7 @@ use super::{
     log::{self, LogError},
     shared::State,
 };
-use crate::tree::Tree;
+use crate::{Key, KeyValue, tree::Tree};
 
 /// Marks the file as ours: "fgst".
 const APPLICATION_ID: i32 = 0x6667_7374;
@@ -200,19 +201,19 @@ fn check_pages(path: &Path, connection: &Connection) -> Result<(), OpenError> {
 fn load(path: &Path, connection: &Connection) -> Result<(State, Vec<Expiry>, u64), OpenError> {
     let damaged = |reason: String| OpenError::Damaged { path: path.into(), reason };
     let meta = log::meta(connection).map_err(|e| explain(path, e))?;
-    let (mut tree, mut expiries) = (Tree::default(), Vec::new());
+    let (mut present, mut expiries) = (HashMap::<Key, KeyValue>::new(), Vec::new());
     let (mut revision, mut since_compaction) = (meta.revision, 0);
     let read = log::read_all(connection, |record| {
         revision = revision.max(record.revision);
         since_compaction += u64::from(record.revision > meta.compacted);
         if record.deleted {
-            tree.remove(&record.key);
+            present.remove(&record.key);
             return Ok(());
         }
         if let Some(at) = record.expires {
             expiries.push((at, record.revision, record.key.clone()));
         }
-        tree.insert(record.into_entry());
+        present.insert(record.key.clone(), record.into_entry());
         Ok::<_, LogError>(())
     });
     read.map_err(|error| match error {
@@ -224,6 +225,9 @@ fn load(path: &Path, connection: &Connection) -> Result<(State, Vec<Expiry>, u64
     if since_compaction != expected {
         return Err(damaged(format!("{since_compaction} changes since the last compaction instead of {expected}")));
     }
+    let mut entries: Vec<KeyValue> = present.into_values().collect();
+    entries.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+    let tree = Tree::from_sorted(entries);
     Ok((State { tree, revision, compacted: meta.compacted }, expiries, meta.trimmed))
 }
 

@@ -64,8 +64,15 @@ pub(super) fn checkpoints(shared: &Shared, connection: &Connection, stop: &Stop)
             continue;
         }
         let _one = lock(&shared.checkpoint);
+        let before = shared.wal_pages.load(Ordering::Relaxed);
         match disk::checkpoint(connection) {
-            Ok((pages, _)) => shared.wal_pages.store(pages, Ordering::Relaxed),
+            Ok((pages, moved)) => {
+                let corrected = |now: u64| match now.saturating_sub(before) {
+                    0 if pages == moved => Some(0), // the next write starts the log over
+                    meanwhile => Some(pages + meanwhile),
+                };
+                let _ = shared.wal_pages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, corrected);
+            }
             Err(e) if matches!(e.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)) => {}
             // A sync may have failed: the kernel has then forgotten pages that were never written.
             Err(error) => shared.poison(format!("a checkpoint failed: {error}")),

@@ -42,12 +42,14 @@ fn check(tree: &Tree, model: &BTreeMap<String, usize>, prefix: &str, after: &str
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn it_is_an_ordered_map_that_counts(
         ops in prop::collection::vec((key(), prop::option::weighted(0.6, 0usize..9)), 0..600),
         probes in prop::collection::vec((key(), key()), 8),
     ) {
         let (mut tree, mut model) = (Tree::default(), BTreeMap::new());
+        let rebuild_at = ops.len() / 2;
         let mut snapshots = Vec::new();
         for (at, (key, size)) in ops.iter().enumerate() {
             let old = match size {
@@ -56,6 +58,9 @@ proptest! {
             };
             prop_assert_eq!(old.0.map(|kv| kv.value.len()), old.1);
             prop_assert_eq!(tree.get(key).map(|kv| kv.value.len()), *size);
+            if at == rebuild_at {
+                tree = Tree::from_sorted(model.iter().map(|(key, size)| entry(key, *size)).collect());
+            }
             if at % 97 == 0 {
                 snapshots.push((tree.clone(), model.clone()));
             }
