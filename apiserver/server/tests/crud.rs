@@ -1,5 +1,6 @@
 //! Every kind of the table is created, read, changed, listed and deleted in two clusters at once, under the same
 //! names; the two never meet.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
 mod support;
 

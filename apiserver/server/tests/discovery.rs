@@ -1,4 +1,5 @@
 //! Discovery and OpenAPI.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
 mod support;
 

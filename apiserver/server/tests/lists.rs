@@ -1,4 +1,5 @@
 //! Lists, pages, selectors, tables, watches.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
 mod support;
 

@@ -1,9 +1,10 @@
 //! Random operations against the server and against a plain map: what a list says and what a list followed by a
 //! watch adds up to is always the state.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
 
 use apiserver_server::ApiServer;
 use proptest::{prelude::*, test_runner::TestRunner};
@@ -70,10 +71,11 @@ async fn apply(server: &ApiServer, model: &mut Model, op: &Op) {
     match *op {
         Op::Create { cluster, name, label } => {
             let answer = client(cluster).post(MAPS, &body(name, label)).await;
-            if model.contains_key(&(cluster, name)) {
-                assert_eq!(answer.code, 409);
-            } else {
-                model.insert((cluster, name), (label, meta(&answer.ok(), "resourceVersion").to_owned()));
+            match model.entry((cluster, name)) {
+                Entry::Occupied(_) => assert_eq!(answer.code, 409),
+                Entry::Vacant(free) => {
+                    free.insert((label, meta(&answer.ok(), "resourceVersion").to_owned()));
+                }
             }
         }
         Op::Update { cluster, name, label } => {

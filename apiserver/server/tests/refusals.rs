@@ -1,4 +1,5 @@
 //! Who may do what, and how each refusal looks.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
 mod support;
 

@@ -131,13 +131,13 @@ impl Frames {
                 biased;
                 () = self.shutdown.cancelled() => return None,
                 () = sleep_until(self.end) => return None,
-                event = events.next() => self.take(event, &mut out),
                 () = sleep_until(self.next_bookmark) => {
                     self.next_bookmark = first_bookmark(self.next_bookmark, self.end);
                     if self.bookmarks && self.seen > 0 {
                         self.bookmark(self.seen, false, &mut out);
                     }
                 }
+                event = events.next() => self.take(event, &mut out),
             }
             while out.len() < CHUNK {
                 let Some(event) = self.events.as_mut().and_then(|e| e.next().now_or_never()) else { break };

@@ -1,5 +1,11 @@
 //! A client that talks to a server in the same process.
-#![allow(dead_code, reason = "every test file uses its own part of it")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    reason = "a helper of tests; every test file uses its own part of it"
+)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
