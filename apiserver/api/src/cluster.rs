@@ -80,19 +80,18 @@ pub struct ClusterNameError(Box<str>);
 /// Whether `text` is a well-formed path other than `*`: segments of 1 to 63 of `a-z`, `0-9` and inner
 /// hyphens, joined by `:`.
 pub fn is_path(text: &str) -> bool {
-    text.split(':').all(is_segment)
+    text.as_bytes().split(|b| *b == b':').all(is_segment)
 }
 
-fn is_segment(s: &str) -> bool {
+fn is_segment(s: &[u8]) -> bool {
     let edge = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-    let b = s.as_bytes();
-    b.len() <= 63 && edge(b.first()) && edge(b.last()) && b.iter().all(|b| edge(Some(b)) || *b == b'-')
+    s.len() <= 63 && edge(s.first()) && edge(s.last()) && s.iter().all(|b| edge(Some(b)) || *b == b'-')
 }
 
 /// The stricter rule that kcp's library has for names (at least two characters; anything behind
 /// `system:`). Requests are held to [`is_path`] only, so the cluster `r` is served.
 pub fn is_strict_name(text: &str) -> bool {
-    text.starts_with("system:") || (text.len() >= 2 && is_segment(text))
+    text.starts_with("system:") || (text.len() >= 2 && is_segment(text.as_bytes()))
 }
 
 /// The name that `path` stands for without a lookup: itself when it has no parent or begins with `system:`.

@@ -2,7 +2,10 @@
 
 use std::{borrow::Cow, num::IntErrorKind, str::FromStr, time::Duration};
 
-use crate::{Reason, Status, names, percent, request_info::query_value};
+use crate::{
+    Reason, Status, names,
+    percent::{self, query_value},
+};
 
 /// List options as the client wrote them: selectors and versions are not looked into here. The first value
 /// of a repeated parameter counts. Borrows from the query unless something is encoded.
@@ -109,7 +112,10 @@ fn integer<T: FromStr<Err = std::num::ParseIntError>>(text: &str, function: &str
 /// selector does not hide the name; the server refuses such a request anyway.
 pub(crate) fn single_name(query: &str) -> Option<Cow<'_, str>> {
     let selector = query_value(query, "fieldSelector").filter(|s| !s.is_empty())?;
-    ListOptions::parse(query).ok()?;
+    let is_integer = |key| query_value(query, key).is_none_or(|value| value.parse::<i64>().is_ok());
+    if !is_integer("limit") || !is_integer("timeoutSeconds") {
+        return None;
+    }
     let name = match &selector {
         Cow::Borrowed(text) => exact_name(text)??,
         Cow::Owned(text) => Cow::Owned(exact_name(text)??.into_owned()),

@@ -22,18 +22,32 @@ pub(crate) fn malformed(text: &str) -> Option<usize> {
 /// The pairs of a raw query, decoded, in order. As Go's `url.ParseQuery`: a pair with a semicolon or a
 /// malformed escape is left out.
 pub(crate) fn query_pairs(query: &str) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
-    query.split('&').filter(|pair| !pair.is_empty() && !pair.contains(';')).filter_map(|pair| {
-        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        Some((query_part(key)?, query_part(value)?))
-    })
+    raw_pairs(query).filter_map(|(key, value)| Some((query_part(key)?, query_part(value)?)))
+}
+
+/// The decoded first value of `key`, of the pairs that [`query_pairs`] has. Decodes no other value.
+pub(crate) fn query_value<'q>(query: &'q str, key: &str) -> Option<Cow<'q, str>> {
+    let is_key = |raw: &str| if is_plain(raw) { raw == key } else { query_part(raw).is_some_and(|k| k == key) };
+    raw_pairs(query).filter(|(raw, _)| is_key(raw)).find_map(|(_, value)| query_part(value))
+}
+
+fn raw_pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
+    let pairs = query.split('&').filter(|pair| !pair.is_empty() && !pair.as_bytes().contains(&b';'));
+    pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+}
+
+fn is_plain(text: &str) -> bool {
+    !text.bytes().any(|b| b == b'%' || b == b'+')
 }
 
 fn query_part(text: &str) -> Option<Cow<'_, str>> {
-    if text.contains('+') {
-        let spaced = text.replace('+', " ");
-        return malformed(&spaced).is_none().then(|| Cow::Owned(decode(&spaced).into_owned()));
+    if is_plain(text) {
+        return Some(Cow::Borrowed(text));
     }
-    malformed(text).is_none().then(|| decode(text))
+    malformed(text).is_none().then(|| match text.contains('+') {
+        true => Cow::Owned(decode(&text.replace('+', " ")).into_owned()),
+        false => decode(text),
+    })
 }
 
 #[cfg(test)]
@@ -46,5 +60,15 @@ mod tests {
         assert_eq!(pairs("a=1&b&&=x&c=%3D=&a+b=c%2Bd+e"), ["a=1", "b=", "=x", "c===", "a b=c+d e"]);
         assert_eq!(pairs("a=1;b=2&c=%zz&%=1&d=%4&e=5"), ["e=5"]);
         assert!(query_pairs("limit=500").all(|(k, v)| matches!((k, v), (Cow::Borrowed(_), Cow::Borrowed(_)))));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn the_first_value_is_that_of_the_pairs(query in "([abc%+;=&]|%61|%zz){0,12}") {
+            for key in ["a", "b", "", " a"] {
+                let first = query_pairs(&query).find(|(k, _)| k == key).map(|(_, value)| value);
+                proptest::prop_assert_eq!(query_value(&query, key), first);
+            }
+        }
     }
 }

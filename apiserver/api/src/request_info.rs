@@ -154,7 +154,7 @@ impl<'a> RequestInfo<'a> {
 
     /// The decoded first value of a query parameter.
     pub fn query_value(&self, key: &str) -> Option<Cow<'a, str>> {
-        query_value(self.query, key)
+        percent::query_value(self.query, key)
     }
 
     /// A boolean query parameter as Kubernetes reads it: absent, `0` and `false` are false, every other
@@ -172,19 +172,14 @@ impl<'a> RequestInfo<'a> {
     }
 }
 
-pub(crate) fn query_value<'a>(query: &'a str, key: &str) -> Option<Cow<'a, str>> {
-    percent::query_pairs(query).find(|(k, _)| k == key).map(|(_, value)| value)
-}
-
 pub(crate) fn query_flag(query: &str, key: &str) -> bool {
-    query_value(query, key).is_some_and(|v| v != "0" && !v.eq_ignore_ascii_case("false"))
+    percent::query_value(query, key).is_some_and(|v| v != "0" && !v.eq_ignore_ascii_case("false"))
 }
 
 /// What the decoded path alone says.
-#[derive(Default)]
 struct Parts<'p> {
     is_resource: bool,
-    verb: Option<Verb>,
+    verb: Verb,
     api_prefix: &'p str,
     api_group: &'p str,
     api_version: &'p str,
@@ -194,55 +189,100 @@ struct Parts<'p> {
     name: &'p str,
 }
 
-impl<'p> Parts<'p> {
-    /// Kubernetes' `RequestInfoFactory.NewRequestInfo`, step by step. Empty inner segments count.
-    fn of(method: &str, path: &'p str) -> Result<Self, RequestInfoError> {
-        let mut parts = Self { verb: Some(Verb::of_path(method)), ..Self::default() };
-        let mut segments = path.trim_matches('/').split('/');
-        let has = |segments: &std::str::Split<'p, char>, n: usize| segments.clone().nth(n - 1).is_some();
-        let next = |segments: &mut std::str::Split<'p, char>| segments.next().unwrap_or_default();
+/// `apis`, group, version, special verb, `namespaces`, namespace, resource, name, subresource.
+const MAX_SEGMENTS: usize = 9;
 
-        let first = segments.clone().next();
-        if !has(&segments, 3) || !matches!(first, Some("api" | "apis")) {
+/// The first segments of a path without its outer slashes; inner empty ones count, missing ones are empty.
+struct Segments<'p> {
+    list: [&'p str; MAX_SEGMENTS],
+    length: usize,
+    next: usize,
+}
+
+impl<'p> Segments<'p> {
+    fn of(path: &'p str) -> Self {
+        let mut segments = Self { list: [""; MAX_SEGMENTS], length: 0, next: 0 };
+        let path = path.trim_matches('/');
+        let mut start = 0;
+        for (end, byte) in path.bytes().chain(std::iter::once(b'/')).enumerate() {
+            if byte == b'/' {
+                let Some(slot) = segments.list.get_mut(segments.length) else { break };
+                *slot = path.get(start..end).unwrap_or_default();
+                segments.length += 1;
+                start = end + 1;
+            }
+        }
+        segments
+    }
+
+    fn remaining(&self) -> usize {
+        self.length.saturating_sub(self.next)
+    }
+
+    fn peek(&self, ahead: usize) -> &'p str {
+        self.list.get(self.next + ahead).copied().unwrap_or_default()
+    }
+
+    fn pop(&mut self) -> &'p str {
+        let segment = self.peek(0);
+        self.next += 1;
+        segment
+    }
+}
+
+impl<'p> Parts<'p> {
+    /// Kubernetes' `RequestInfoFactory.NewRequestInfo`, step by step.
+    fn of(method: &str, path: &'p str) -> Result<Self, RequestInfoError> {
+        let mut parts = Self {
+            is_resource: false,
+            verb: Verb::of_path(method),
+            api_prefix: "",
+            api_group: "",
+            api_version: "",
+            namespace: "",
+            resource: "",
+            subresource: "",
+            name: "",
+        };
+        let mut segments = Segments::of(path);
+        if segments.remaining() < 3 || !matches!(segments.peek(0), "api" | "apis") {
             return Ok(parts);
         }
-        parts.api_prefix = next(&mut segments);
+        parts.api_prefix = segments.pop();
         if parts.api_prefix == "apis" {
-            if !has(&segments, 3) {
+            if segments.remaining() < 3 {
                 return Ok(parts);
             }
-            parts.api_group = next(&mut segments);
+            parts.api_group = segments.pop();
         }
         parts.is_resource = true;
-        parts.api_version = next(&mut segments);
+        parts.api_version = segments.pop();
 
-        let special = match segments.clone().next() {
-            Some("watch") => Some(Verb::Watch),
-            Some("proxy") => Some(Verb::Proxy),
+        let special = match segments.peek(0) {
+            "watch" => Some(Verb::Watch),
+            "proxy" => Some(Verb::Proxy),
             _ => None,
         };
         if special.is_some() {
-            if !has(&segments, 2) {
+            if segments.remaining() < 2 {
                 return Err(RequestInfoError { path: path.to_owned() });
             }
-            segments.next();
+            segments.pop();
         }
-        parts.verb = special.or(Some(Verb::of_resource(method)));
+        parts.verb = special.unwrap_or_else(|| Verb::of_resource(method));
 
-        let mut ahead = segments.clone();
-        if ahead.next() == Some("namespaces")
-            && let Some(namespace) = ahead.next()
-        {
-            parts.namespace = namespace;
+        if segments.peek(0) == "namespaces" && segments.remaining() >= 2 {
+            parts.namespace = segments.peek(1);
             // Behind a namespace stands one of its own subresources or a resource within it.
-            if ahead.clone().next().is_some_and(|third| third != "status" && third != "finalize") {
-                segments = ahead;
+            if segments.remaining() >= 3 && !matches!(segments.peek(2), "status" | "finalize") {
+                segments.pop();
+                segments.pop();
             }
         }
-        parts.resource = next(&mut segments);
-        parts.name = next(&mut segments);
+        parts.resource = segments.pop();
+        parts.name = segments.pop();
         if special != Some(Verb::Proxy) {
-            parts.subresource = next(&mut segments);
+            parts.subresource = segments.pop();
         }
         Ok(parts)
     }
@@ -251,7 +291,7 @@ impl<'p> Parts<'p> {
         RequestInfo {
             is_resource: self.is_resource,
             path: path.into(),
-            verb: self.verb.unwrap_or(Verb::Other),
+            verb: self.verb,
             api_prefix: cow(self.api_prefix),
             api_group: cow(self.api_group),
             api_version: cow(self.api_version),

@@ -183,18 +183,25 @@ fn check_bytes(path: &str) -> Result<(), UrlError> {
     if !path.starts_with('/') {
         return Err(UrlError::ambiguous(format!("the path {path:?} does not begin with a slash")));
     }
-    if path.bytes().any(|b| b <= b' ' || b == 0x7f || b == b'\\') {
-        return Err(UrlError::ambiguous("the path has a backslash, space or control character: percent-encode it"));
+    let (mut escaped, mut dots, mut previous) = (false, false, 0);
+    for byte in path.bytes() {
+        if byte <= b' ' || byte == 0x7f || byte == b'\\' {
+            let message = "the path has a backslash, space or control character: percent-encode it";
+            return Err(UrlError::ambiguous(message));
+        }
+        escaped |= byte == b'%';
+        dots |= byte == b'.' && previous == b'/';
+        previous = byte;
     }
-    if let Some(at) = percent::malformed(path) {
-        return Err(UrlError::ambiguous(format!(
-            "invalid URL escape at byte {at} of the path: want % and two hexadecimal digits"
-        )));
+    if escaped {
+        if let Some(at) = percent::malformed(path) {
+            let message = format!("invalid URL escape at byte {at} of the path: want % and two hexadecimal digits");
+            return Err(UrlError::ambiguous(message));
+        }
+        dots = has_dot_segment(&percent::decode(path));
+    } else if dots {
+        dots = has_dot_segment(path);
     }
-    let dots = match path.contains('%') {
-        false => has_dot_segment(path),
-        true => has_dot_segment(&percent::decode(path)),
-    };
     if dots {
         return Err(UrlError::ambiguous("the path has a dot segment (. or ..): want the path without it"));
     }
@@ -202,7 +209,7 @@ fn check_bytes(path: &str) -> Result<(), UrlError> {
 }
 
 fn has_dot_segment(path: &str) -> bool {
-    path.contains("/.") && path.split('/').any(|s| s == "." || s == "..")
+    path.split('/').any(|s| s == "." || s == "..")
 }
 
 #[cfg(test)]
