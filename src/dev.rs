@@ -63,7 +63,7 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
     .map_err(|e| anyhow::Error::new(e).context("cannot start the gateway"))?;
     runtime.block_on(gateway.ready());
     greet(&url, &format!("http://{}", gateway.admin_address()), directory);
-    run::until_signal(&runtime, gateway);
+    run::until_signal(&runtime, gateway)?;
     shutdown.cancel();
     // A controller that is at work finishes its step; whatever it leaves is taken up at the next start.
     let _ = runtime.block_on(tokio::time::timeout(Duration::from_secs(5), controllers));
