@@ -20,7 +20,7 @@ use hyper::{
     server::conn::{http1, http2},
     service::service_fn,
 };
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::TokioIo;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -29,6 +29,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::{
     framing::Framing,
+    h2::{Deferred, Streams},
     identity::Identity,
     io::write_flat,
     serve::serve,
@@ -136,48 +137,75 @@ async fn speak<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let framing = (!is_h2).then(Framing::new);
+    let io = ClientIo { stream, read, framing, peer: peer.clone(), worker: worker.clone() };
+    if is_h2 { speak_h2(worker, peer, io).await } else { speak_h1(worker, peer, io).await }
+}
+
+async fn speak_h1<S>(worker: &Arc<Worker>, peer: Arc<Peer>, io: ClientIo<S>) -> Result<(), crate::BoxError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let link = peer.link.clone();
+    let service = service_fn(|request| serve(worker.clone(), peer.clone(), request));
+    let mut builder = http1::Builder::new();
+    // No `half_close`: hyper then notices a client that leaves while its request waits in a queue. No header timer:
+    // the sweep does that for all connections at once.
+    builder.half_close(false).auto_date_header(false).max_header_size(HEAD_MAX).max_buf_size(HEAD_MAX + (64 << 10));
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
+    let mut told = false;
+    std::future::poll_fn(|cx| {
+        if !told && link.is_draining() {
+            told = true;
+            connection.as_mut().graceful_shutdown();
+        }
+        connection.as_mut().poll(cx)
+    })
+    .await?;
+    Ok(())
+}
+
+async fn speak_h2<S>(worker: &Arc<Worker>, peer: Arc<Peer>, io: ClientIo<S>) -> Result<(), crate::BoxError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let link = peer.link.clone();
     let service = {
-        let (worker, peer) = (worker.clone(), peer.clone());
+        let worker = worker.clone();
         service_fn(move |request| serve(worker.clone(), peer.clone(), request))
     };
+    let out = Deferred::new(io);
+    let mut streams = Streams::new();
+    let mut builder = http2::Builder::new(streams.executor());
+    builder
+        .auto_date_header(false)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(FRAME_MAX)
+        .max_concurrent_streams(worker.core.limits.streams)
+        .max_header_list_size(u32::try_from(HEAD_MAX).unwrap_or(u32::MAX));
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(out.clone()), service));
     let mut told = false;
-    let framing = (!is_h2).then(Framing::new);
-    let io = TokioIo::new(ClientIo { stream, read, framing, peer, worker: worker.clone() });
-    if is_h2 {
-        let mut builder = http2::Builder::new(TokioExecutor::new());
-        builder
-            .auto_date_header(false)
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_frame_size(FRAME_MAX)
-            .max_concurrent_streams(worker.core.limits.streams)
-            .max_header_list_size(u32::try_from(HEAD_MAX).unwrap_or(u32::MAX));
-        let mut connection = pin!(builder.serve_connection(io, service));
-        std::future::poll_fn(|cx| {
-            if !told && link.is_draining() {
-                told = true;
-                connection.as_mut().graceful_shutdown();
+    std::future::poll_fn(|cx| {
+        if !told && link.is_draining() {
+            told = true;
+            connection.as_mut().graceful_shutdown();
+        }
+        streams.turn(cx);
+        let mut done = connection.as_mut().poll(cx);
+        if streams.take_up() {
+            streams.turn(cx);
+            if done.is_pending() {
+                done = connection.as_mut().poll(cx);
             }
-            connection.as_mut().poll(cx)
-        })
-        .await?;
-    } else {
-        let mut builder = http1::Builder::new();
-        // No `half_close`: hyper then notices a client that leaves while its request waits in a queue. No header
-        // timer: the sweep does that for all connections at once.
-        builder.half_close(false).auto_date_header(false).max_header_size(HEAD_MAX).max_buf_size(HEAD_MAX + (64 << 10));
-        let mut connection = pin!(builder.serve_connection(io, service));
-        std::future::poll_fn(|cx| {
-            if !told && link.is_draining() {
-                told = true;
-                connection.as_mut().graceful_shutdown();
-            }
-            connection.as_mut().poll(cx)
-        })
-        .await?;
-    }
-    Ok(())
+        }
+        // One record, one send, for all streams of this turn.
+        match out.push(cx) {
+            Poll::Ready(Err(error)) if done.is_pending() => Poll::Ready(Err(error.into())),
+            _ => done.map_err(crate::BoxError::from),
+        }
+    })
+    .await
 }
 
 /// The client's stream: what has been read ahead comes first, signs of life are noted, HTTP/1.1 framing is watched.

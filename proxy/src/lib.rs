@@ -24,6 +24,7 @@ mod exposition;
 mod forward;
 mod framing;
 mod gateway;
+mod h2;
 mod hop;
 mod identity;
 mod index;
