@@ -107,9 +107,8 @@ async fn live(
     let stream = acceptor.accept(tcp).await?;
     let (_, session) = stream.get_ref();
     if let Some(certificate) = session.peer_certificates().and_then(|chain| chain.first()) {
-        let identity = Identity::of_certificate(certificate, &worker.core.drop_groups)
-            .ok_or("the client certificate names no user: its common name is empty or not plain text")?;
-        peer.identity = Some(Arc::new(identity));
+        // As upstream, a certificate that names no user is no credential.
+        peer.identity = Identity::of_certificate(certificate, &worker.core.drop_groups).map(Arc::new);
     }
     peer.proto = HeaderValue::from_static("https");
     let is_h2 = session.alpn_protocol() == Some(b"h2");

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering::Relaxed},
+    atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
 };
 
 use apiserver_api::{ClusterName, UserInfo, user::GROUP_MASTERS};
@@ -27,6 +27,8 @@ pub(crate) struct Core {
     /// The shard of requests that name no workspace.
     pub(crate) platform: usize,
     pub(crate) index: Arc<Index>,
+    /// Requests that wait for the index to learn of their workspace.
+    pub(crate) lookups: AtomicUsize,
     /// `None` = fairness is off.
     pub(crate) profile: Option<Arc<Profile>>,
     pub(crate) watches: Arc<WatchTracker>,

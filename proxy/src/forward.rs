@@ -4,8 +4,8 @@ use std::{pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use apiserver_api::Status;
 use http::{
-    HeaderName, HeaderValue, Request, Response, StatusCode, Version,
-    header::{EXPECT, TE},
+    HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version,
+    header::{COOKIE, EXPECT, TE},
     request::Parts,
 };
 
@@ -36,6 +36,7 @@ pub(crate) fn prepare(worker: &Worker, parts: &mut Parts, route: &Route, caller:
     if parts.version == Version::HTTP_2 {
         // Every HTTP/2 client takes trailers; one of HTTP/1.1 has to say so.
         headers.insert(TE, HeaderValue::from_static("trailers"));
+        join_cookies(headers);
     }
     // The gateway itself invites the body when the shard's connection takes it.
     headers.remove(EXPECT);
@@ -61,6 +62,16 @@ pub(crate) fn prepare(worker: &Worker, parts: &mut Parts, route: &Route, caller:
         headers.insert(AUDIT_ID, id);
     }
     parts.uri = route.uri.clone();
+}
+
+/// HTTP/2 may split the cookies over several fields, HTTP/1.1 may not (RFC 9113 section 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(COOKIE).iter().nth(1).is_some() {
+        let all: Vec<_> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+        if let Ok(joined) = HeaderValue::from_bytes(&all.join(&b"; "[..])) {
+            headers.insert(COOKIE, joined);
+        }
+    }
 }
 
 /// Sends it. With `limited` the shard must begin to answer before `limit`, the worker's tick being the clock.

@@ -4,7 +4,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     thread,
     time::Duration,
@@ -219,6 +219,7 @@ fn build(options: &GatewayOptions, workers: usize) -> Result<Core, StartError> {
         limits: options.limits,
         platform: options.shards.iter().position(|s| s.name == "root").unwrap_or(0),
         index,
+        lookups: AtomicUsize::new(0),
         shards,
         profile,
         uids: UidHeaders::default(),

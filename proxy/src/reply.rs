@@ -58,7 +58,12 @@ impl Reply {
     }
 
     /// Ties the request's flight to the body.
+    ///
+    /// The stall limit begins now: a client that opens no window for the first byte would never have the body polled.
     pub(crate) fn fly(&mut self, flight: Flight) {
+        if !http_body::Body::is_end_stream(&self.body) {
+            self.stall = Some(flight.stall_timer());
+        }
         self.flight = Some(flight);
     }
 }
@@ -74,8 +79,7 @@ impl http_body::Body for Reply {
         if !matches!(frame, Some(Ok(_))) || http_body::Body::is_end_stream(&this.body) {
             this.permit = None;
         } else if let Some(flight) = &this.flight {
-            let after = flight.worker.core.limits.stall_timeout;
-            this.stall = Some(flight.worker.kill_after(after, flight.peer.link.clone()));
+            this.stall = Some(flight.stall_timer());
         }
         Poll::Ready(frame)
     }
@@ -102,6 +106,10 @@ impl Flight {
         peer.link.requests.fetch_add(1, Relaxed);
         peer.link.head_since.store(0, Relaxed);
         Self { worker, peer, arrived_ns }
+    }
+
+    fn stall_timer(&self) -> Timer {
+        self.worker.kill_after(self.worker.core.limits.stall_timeout, self.peer.link.clone())
     }
 }
 

@@ -1,6 +1,9 @@
 //! Where a request goes: one parse of its path decides both its level and its target.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    time::Duration,
+};
 
 use apiserver_api::{
     ClusterName, Reason, Status, UserInfo,
@@ -56,7 +59,10 @@ pub(crate) async fn resolve(core: &Core, uri: &Uri, method: &str, user: &UserInf
             }
         }
         Target::Wildcard { rest } if core.shards.len() == 1 => {
-            Ok(Route { is_wildcard: true, ..platform(core, uri, rest) })
+            let mut route = platform(core, uri, rest);
+            route.is_wildcard = true;
+            route.prefix = path.get(..route.rest_at).and_then(|p| HeaderValue::from_str(p).ok());
+            Ok(route)
         }
         Target::Wildcard { .. } => Err(forbidden(user, method, path)),
         Target::Cache { rest } | Target::VirtualWorkspace { rest } => Ok(platform(core, uri, rest)),
@@ -110,6 +116,7 @@ fn parse(text: String) -> Result<Uri, Status> {
 
 /// Gives the index a moment: a workspace may have been created just now.
 async fn wait(core: &Core, cluster: &str) -> Lookup {
+    let Some(_place) = Place::take(&core.lookups) else { return core.index.lookup(cluster) };
     let mut moves = core.index.moves();
     let found = async {
         loop {
@@ -122,6 +129,25 @@ async fn wait(core: &Core, cluster: &str) -> Lookup {
     match wait_limit(core) {
         Some(limit) => timeout(limit, found).await.unwrap_or_else(|_| core.index.lookup(cluster)),
         None => core.index.lookup(cluster),
+    }
+}
+
+/// Requests that wait for the index at a time; each is woken by every change.
+const LOOKUPS_MAX: usize = 1000;
+
+/// One of the places of requests that wait for the index.
+struct Place<'a>(&'a AtomicUsize);
+
+impl<'a> Place<'a> {
+    fn take(taken: &'a AtomicUsize) -> Option<Self> {
+        let place = Self(taken);
+        (taken.fetch_add(1, Relaxed) < LOOKUPS_MAX).then_some(place)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
     }
 }
 

@@ -173,6 +173,24 @@ async fn answers_without_a_body_keep_their_length() {
 }
 
 #[tokio::test]
+async fn lengths_and_split_cookies_arrive_as_http_1_wants_them() {
+    let seen = Seen::default();
+    let gateway = Gateway::start(options(vec![noting_upstream(&seen).await])).unwrap();
+    let empty = "POST /clusters/a/api HTTP/1.1\r\nHost: d\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    assert!(raw(gateway.address(), empty.as_bytes(), |_| false).await.starts_with("HTTP/1.1 200"));
+    let headers = seen.take().remove(0).headers;
+    assert_eq!((&headers["content-length"], headers.contains_key("transfer-encoding")), (&"0".parse().unwrap(), false));
+    let mut request = get_h2("/clusters/a/api");
+    for cookie in ["a=1", "b=2"] {
+        request.headers_mut().append("cookie", HeaderValue::from_static(cookie));
+    }
+    assert_eq!(h2(&gateway).await.send_request(request).await.unwrap().status(), StatusCode::OK);
+    let headers = seen.take().remove(0).headers;
+    assert_eq!(headers.get_all("cookie").iter().collect::<Vec<_>>(), ["a=1; b=2"]);
+    assert_eq!(headers["te"], "trailers");
+}
+
+#[tokio::test]
 async fn a_large_body_arrives_whole() {
     let bytes: Bytes = (0..3_000_000u32).map(|n| (n % 251) as u8).collect::<Vec<_>>().into();
     let echo = |request: Request<hyper::body::Incoming>| async move { Response::new(Body::from(request.into_body())) };
