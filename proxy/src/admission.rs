@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use apiserver_api::{ClusterName, Reason, RequestInfo, Status, UserInfo, Verb, list_options::request_timeout};
-use fairness::{Admission, Classified, Clock, Cost, Counts, Permit, Rejection, Request, WatchGuard};
+use fairness::{Admission, Classified, Clock, Cost, Counts, LevelKind, Permit, Rejection, Request, WatchGuard};
 use http::StatusCode;
 
 use crate::{
@@ -116,6 +116,12 @@ pub(crate) async fn admit(
     };
     let Ticket { class, cost } = ticket;
     let workspace = route.workspace.as_ref();
+    if let (Some(rates), Some(name), Some(profile)) = (&core.rates, workspace, &core.profile) {
+        let level = profile.levels().get(usize::from(class.level));
+        if level.is_none_or(|level| level.kind != LevelKind::Exempt) {
+            rates.check(name)?;
+        }
+    }
     match gate.admit(&Request { workspace, class, cost, received_ns, timeout: plan.timeout }) {
         Admission::Run(permit) => Ok(Some(permit)),
         Admission::Reject(rejection) => Err(rejection),

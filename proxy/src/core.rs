@@ -11,7 +11,8 @@ use observers::{Observers, WorkspaceEvent};
 use tokio::sync::mpsc;
 
 use crate::{
-    Limits, clock::WallClock, identity::Identity, index::Index, metrics::Metrics, uids::UidHeaders, upstream::Shard,
+    Limits, clock::WallClock, identity::Identity, index::Index, metrics::Metrics, rates::Rates, uids::UidHeaders,
+    upstream::Shard,
 };
 
 /// The gateway's shared state. Nothing in it is locked on the path of a request but by the scheduler.
@@ -33,6 +34,8 @@ pub(crate) struct Core {
     pub(crate) profile: Option<Arc<Profile>>,
     pub(crate) watches: Arc<WatchTracker>,
     pub(crate) uids: UidHeaders,
+    /// `None` when no class limits the rate.
+    pub(crate) rates: Option<Rates>,
     pub(crate) metrics: Metrics,
     pub(crate) draining: AtomicBool,
 }
@@ -60,6 +63,9 @@ impl Core {
     /// A workspace is gone from all shards.
     pub(crate) fn forget_workspace(&self, workspace: &ClusterName) {
         self.watches.forget_workspace(workspace);
+        if let Some(rates) = &self.rates {
+            rates.forget(workspace);
+        }
         self.uids.forget(workspace);
     }
 

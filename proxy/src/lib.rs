@@ -31,6 +31,7 @@ mod index;
 mod io;
 mod metrics;
 mod options;
+mod rates;
 mod refusal;
 mod reply;
 mod route;

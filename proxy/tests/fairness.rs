@@ -217,6 +217,38 @@ async fn clients_that_leave_free_their_seats_and_places() {
     assert_eq!(quick.send_request(get("/clusters/a/api/v1/quick")).await.unwrap().status(), StatusCode::OK);
 }
 
+/// A class that limits the rate of its workspaces, each on its own.
+#[tokio::test]
+async fn a_class_may_limit_the_rate() {
+    let class = r#"
+apiVersion: fairgate.dev/v1alpha1
+kind: WorkspaceClass
+metadata: { name: slow }
+spec:
+  match: { paths: ["root:slow:*"] }
+  nominalConcurrencyShares: 10
+  rateLimit: { requestsPerSecond: 1, burst: 2 }
+"#;
+    let config = FairnessConfig::parse(class, Path::new("fairness.yaml")).unwrap();
+    let held = Held::default();
+    let gateway = fair(held.shard(100), config);
+    let ask = async |path: &str| once(&gateway, get(path)).await;
+    let mut refused = 0;
+    for _ in 0..20 {
+        let (status, headers, body) = ask("/clusters/root:slow:a/quick").await;
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            refused += 1;
+            assert!(body.contains("rate-limit") && headers.contains_key("retry-after"), "{body}");
+        }
+    }
+    assert!(refused > 0);
+    for path in
+        ["/clusters/root:slow:b/quick", "/clusters/root:fast/quick", "/clusters/root:fast/quick", "/version/quick"]
+    {
+        assert_eq!(ask(path).await.0, StatusCode::OK, "{path}");
+    }
+}
+
 /// FA-11: probes are outside all levels.
 #[tokio::test]
 async fn probes_are_answered_while_all_seats_are_taken() {

@@ -233,6 +233,9 @@ impl Feed {
                 return index.remove_workspace(self.shard, cluster, &object.metadata.name);
             };
             if let Some(child) = index.put_workspace(self.shard, cluster, &object.metadata.name, workspace) {
+                if let Some(rates) = &self.core.rates {
+                    rates.forget(&child);
+                }
                 // The child may live on any shard.
                 self.core.shards.iter().filter_map(|s| s.gate.as_ref()).for_each(|g| g.reclassify_workspace(&child));
             }
@@ -246,7 +249,12 @@ impl Feed {
                     gate.set_known_workspaces(index.held_by(self.shard));
                     gate.declare_workspace(cluster);
                 }
-                News::Changed => gate.reclassify_workspace(cluster),
+                News::Changed => {
+                    gate.reclassify_workspace(cluster);
+                    if let Some(rates) = &self.core.rates {
+                        rates.forget(cluster);
+                    }
+                }
                 News::Nothing => {}
             }
         }
