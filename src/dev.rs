@@ -66,7 +66,7 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
     run::until_signal(&runtime, gateway)?;
     shutdown.cancel();
     // A controller that is at work finishes its step; whatever it leaves is taken up at the next start.
-    let _ = runtime.block_on(tokio::time::timeout(Duration::from_secs(5), controllers));
+    let _ = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(5), controllers).await });
     runtime.shutdown_timeout(Duration::from_secs(1));
     store.close();
     Ok(())

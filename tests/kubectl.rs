@@ -113,7 +113,7 @@ fn a_watch_shows_what_another_client_does() {
 fn an_unknown_workspace_is_refused_as_kcp_refuses_it() {
     let directory = tempfile::tempdir().unwrap();
     let dev = Dev::start(directory.path(), &[]);
-    let answer = dev.kubectl("root:nobody", &["get", "configmaps"]);
+    let answer = dev.kubectl("root", &["get", "--raw", "/clusters/root:nobody/api/v1/configmaps"]);
     let text = String::from_utf8_lossy(&answer.stderr).into_owned();
     assert!(!answer.status.success() && text.contains("workspace access not permitted"), "{text}");
 }

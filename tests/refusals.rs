@@ -102,9 +102,9 @@ async fn malformed_requests_are_answered_with_a_status() {
     let dev = Dev::start(directory.path(), &[]);
     let client = dev.client();
     let cases: &[(Method, &str, &str, u16, &str)] = &[
-        (Method::GET, "/clusters/Root/api/v1/namespaces", "", 400, "Root"),
+        (Method::GET, "/clusters/Root/api/v1/namespaces", "", 403, "Root"),
         (Method::GET, "/clusters/root%2Fapi/v1/namespaces", "", 400, "root"),
-        (Method::GET, "/clusters/root::a/api/v1/namespaces", "", 400, "root::a"),
+        (Method::GET, "/clusters/root::a/api/v1/namespaces", "", 403, "root::a"),
         (Method::GET, "/clusters/nobody/api/v1/namespaces", "", 403, "workspace access not permitted"),
         (Method::GET, "/clusters/root/api/v1/nothings", "", 404, "could not find the requested resource"),
         (Method::GET, "/clusters/root/api/v1/namespaces/none", "", 404, "namespaces \"none\" not found"),
