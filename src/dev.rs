@@ -83,7 +83,7 @@ struct Settings {
 
 impl Settings {
     fn load(args: &cli::Dev) -> Result<Self, Failure> {
-        let file = args.config.as_deref().map(GatewayConfig::load).transpose().map_err(Failure::config)?;
+        let file = args.config.as_deref().map(GatewayConfig::load_bundled).transpose().map_err(Failure::config)?;
         let fairness = if args.no_fairness { None } else { run::fairness(file.as_ref())? };
         Ok(Self {
             workers: file.as_ref().map_or(0, |f| f.workers),

@@ -128,11 +128,25 @@ impl GatewayConfig {
         Self::parse(&document::read(path)?, path)
     }
 
+    /// Reads and checks a file for a gateway that brings its own shard and takes its addresses from the command
+    /// line: `listen`, `admin` and `shards` must not be given. In the result `shards` is empty and the addresses
+    /// mean nothing.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn load_bundled(path: &Path) -> Result<Self, ConfigError> {
+        Self::check(&document::read(path)?, path, true)
+    }
+
     /// Checks a text as the content of the file at `path`, which is not read.
     ///
     /// # Errors
     /// Everything that is wrong with it.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        Self::check(text, path, false)
+    }
+
+    fn check(text: &str, path: &Path, bundled: bool) -> Result<Self, ConfigError> {
         let fail = |faults| ConfigError::new(path, faults);
         let whole = |message: &str| vec![Fault { position: None, field: String::new(), message: message.to_owned() }];
         let documents = document::parse(text).map_err(|fault| fail(vec![fault]))?;
@@ -143,7 +157,8 @@ impl GatewayConfig {
         let mut found = Vec::new();
         let raw: Raw = read::read(node, "", RULES, &mut found);
         let mut faults = Faults::new(node, found);
-        let checked = Checker { faults: &mut faults, directory: path.parent().unwrap_or(Path::new("")) }.config(raw);
+        let checked =
+            Checker { faults: &mut faults, directory: path.parent().unwrap_or(Path::new("")), bundled }.config(raw);
         match (checked, faults.into_list()) {
             (Some(config), faults) if faults.is_empty() => Ok(config),
             (_, faults) => Err(fail(faults)),
@@ -182,6 +197,13 @@ struct Raw {
 struct RawListen {
     address: String,
     tls: Option<RawListenTls>,
+}
+
+impl RawListen {
+    /// Stands in for the address of the command line.
+    fn bundled() -> Self {
+        Self { address: DEFAULT_ADMIN.into(), tls: None }
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -240,6 +262,8 @@ struct RawObservers {
 struct Checker<'a, 'n> {
     faults: &'a mut Faults<'n>,
     directory: &'a Path,
+    /// See [`GatewayConfig::load_bundled`].
+    bundled: bool,
 }
 
 impl Checker<'_, '_> {
@@ -252,7 +276,17 @@ impl Checker<'_, '_> {
         if raw.workers > MAX_WORKERS {
             self.faults.add("workers", format!("is {}; want 0 (one per core) to {MAX_WORKERS}", raw.workers));
         }
-        let listen = self.listen(raw.listen);
+        if self.bundled {
+            let given = [
+                ("listen", !raw.listen.address.is_empty() || raw.listen.tls.is_some()),
+                ("admin", raw.admin.address.is_some()),
+                ("shards", !raw.shards.is_empty()),
+            ];
+            for (field, _) in given.into_iter().filter(|(_, given)| *given) {
+                self.faults.add(field, "is given, but the bundled server brings its own; want a file without it");
+            }
+        }
+        let listen = if self.bundled { self.listen(RawListen::bundled()) } else { self.listen(raw.listen) };
         let admin = self.address("admin.address", raw.admin.address.as_deref().unwrap_or(DEFAULT_ADMIN));
         let authentication = self.authentication(raw.authentication);
         let shards = self.shards(raw.shards);
@@ -294,7 +328,7 @@ impl Checker<'_, '_> {
     }
 
     fn shards(&mut self, raw: Vec<RawShard>) -> Vec<Shard> {
-        if raw.is_empty() || raw.len() > MAX_SHARDS {
+        if (raw.is_empty() && !self.bundled) || raw.len() > MAX_SHARDS {
             self.faults.add("shards", format!("has {} entries; want 1 to {MAX_SHARDS}", raw.len()));
         }
         let mut names: HashMap<String, usize> = HashMap::new();

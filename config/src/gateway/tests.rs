@@ -125,3 +125,19 @@ fn other_files_are_refused() {
     let missing = GatewayConfig::load(Path::new("/nonexistent/gateway.yaml")).unwrap_err().to_string();
     assert!(missing.starts_with("/nonexistent/gateway.yaml: cannot be read: "), "{missing}");
 }
+
+#[test]
+fn a_file_for_the_bundled_server_names_no_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("gateway.yaml");
+    let head = "apiVersion: fairgate.dev/v1alpha1\nkind: GatewayConfiguration\n";
+    std::fs::write(&path, format!("{head}workers: 2\nauthentication: {{ anonymous: true }}\n")).unwrap();
+    let config = GatewayConfig::load_bundled(&path).unwrap();
+    assert_eq!((config.workers, config.authentication.anonymous, config.shards.len()), (2, true, 0));
+    let places = "listen: { address: 127.0.0.1:1 }\nadmin: { address: 127.0.0.1:2 }\n\
+                  shards: [{ name: a, url: http://127.0.0.1:3, seats: 1 }]\n";
+    std::fs::write(&path, format!("{head}{places}")).unwrap();
+    let error = GatewayConfig::load_bundled(&path).unwrap_err();
+    let fields: Vec<_> = error.faults().iter().map(|f| f.field.as_str()).collect();
+    assert_eq!(fields, ["listen", "admin", "shards"]);
+}
