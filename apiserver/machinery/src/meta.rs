@@ -17,6 +17,10 @@ pub use self::{
 };
 use crate::{age, object, resource::Resource};
 
+/// Annotation that names the shard of a copy. With it the writer says that uid, generation and creation time are the
+/// original's and shall be kept.
+pub const SHARD_ANNOTATION: &str = "kcp.io/shard";
+
 /// What a client sends under these names of `metadata` is forgotten on create. `managedFields` are not kept in
 /// this release.
 const CLEARED: [&str; 5] =
@@ -44,14 +48,19 @@ pub fn prepare_create(resource: &Resource, new: &mut Value, namespace: &str, now
         ("", base) if !base.is_empty() => Some(names::generate(base)),
         _ => None,
     };
+    let kept = resource.is_copy && object::get(new, &["metadata", "annotations", SHARD_ANNOTATION]).is_some();
     let metadata = object::metadata_mut(new);
-    metadata.retain(|field, _| !CLEARED.contains(&field.as_str()));
+    metadata.retain(|field, _| !CLEARED.contains(&field.as_str()) || (kept && field == "generation"));
     metadata.remove("resourceVersion");
     if let Some(name) = generated {
         metadata.insert("name".into(), json!(name));
     }
-    metadata.insert("uid".into(), json!(uuid::Uuid::new_v4().to_string()));
-    metadata.insert("creationTimestamp".into(), json!(age::rfc3339(now)));
+    if !(kept && metadata.contains_key("uid")) {
+        metadata.insert("uid".into(), json!(uuid::Uuid::new_v4().to_string()));
+    }
+    if !(kept && metadata.contains_key("creationTimestamp")) {
+        metadata.insert("creationTimestamp".into(), json!(age::rfc3339(now)));
+    }
     if resource.generation {
         metadata.insert("generation".into(), json!(1));
     }

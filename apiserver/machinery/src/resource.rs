@@ -30,6 +30,8 @@ pub enum NameRule {
     Label,
     /// Only this name: the object is a singleton.
     Fixed(&'static str),
+    /// Whatever can be one segment of a path, as RBAC has it.
+    PathSegment,
 }
 
 impl NameRule {
@@ -43,6 +45,11 @@ impl NameRule {
             Self::Label => names::dns_label(name),
             Self::Fixed(only) if name == only => Ok(()),
             Self::Fixed(only) => Err(vec![format!("must be {only}")]),
+            Self::PathSegment if matches!(name, "." | "..") => Err(vec![format!("may not be '{name}'")]),
+            Self::PathSegment => match name.chars().find(|c| matches!(c, '/' | '%')) {
+                Some(found) => Err(vec![format!("may not contain '{found}'")]),
+                None => Ok(()),
+            },
         }
     }
 }
@@ -115,6 +122,10 @@ pub struct Resource {
     pub immortal: &'static [&'static str],
     /// How long objects live after their last write.
     pub ttl: Option<Duration>,
+    /// Whether objects are copies of what a shard holds, as the cache server keeps them (kcp.md 4.2): they lie under
+    /// their shard, their original was validated and admitted elsewhere, generation and creation time are the
+    /// original's, and finalizers hold nothing.
+    pub is_copy: bool,
 }
 
 impl Resource {

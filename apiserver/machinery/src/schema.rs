@@ -20,9 +20,9 @@ pub struct Message {
 }
 
 impl Message {
-    /// The field of this JSON name.
+    /// The field of this JSON name; in an open struct every name is one.
     pub fn field(&self, name: &str) -> Option<&'static Field> {
-        self.fields.iter().find(|f| f.name == name)
+        self.fields.iter().find(|f| f.name == name || f.name == REST.name)
     }
 
     /// The field of this protobuf number.
@@ -160,6 +160,10 @@ const fn conditions(number: u32, of: &'static Message) -> Field {
     message(number, "conditions", of).list().merge(Merge::ByKey("type"))
 }
 
+/// Behind all others it makes a struct open: members of any name are kept as they are.
+const REST: Field = Field::new(0, "", Type::Raw);
+/// A kind of which only the metadata is known (`x-kubernetes-preserve-unknown-fields`).
+pub static OPEN: Message = Message { name: "Object", fields: &[KIND, API_VERSION, METADATA, REST] };
 /// The `metadata` of every kind.
 const METADATA: Field = message(1, "metadata", &meta::OBJECT_META);
 /// `kind` and `apiVersion`, which protobuf carries in the envelope.

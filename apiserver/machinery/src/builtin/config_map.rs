@@ -41,6 +41,7 @@ pub(super) const CONFIG_MAPS: Resource = Resource {
     validate,
     immortal: &[],
     ttl: None,
+    is_copy: false,
 };
 
 fn validate(new: &Value, old: Option<&Value>, errors: &mut ErrorList) {

@@ -71,6 +71,7 @@ pub(super) const EVENTS: Resource = Resource {
     validate,
     immortal: &[],
     ttl: Some(Duration::from_secs(3600)),
+    is_copy: false,
 };
 
 fn first_of<'a>(a: &'a str, b: &'a str) -> &'a str {

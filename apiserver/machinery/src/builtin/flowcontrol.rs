@@ -73,6 +73,7 @@ pub(super) const FLOW_SCHEMAS: Resource = Resource {
     },
     immortal: &[],
     ttl: None,
+    is_copy: false,
 };
 
 pub(super) const PRIORITY_LEVEL_CONFIGURATIONS: Resource = Resource {
@@ -100,6 +101,7 @@ pub(super) const PRIORITY_LEVEL_CONFIGURATIONS: Resource = Resource {
     },
     immortal: &[],
     ttl: None,
+    is_copy: false,
 };
 
 /// Puts the defaulted spec in place of the given one. What cannot be decoded stays for validation to refuse.

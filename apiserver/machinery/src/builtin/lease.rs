@@ -35,6 +35,7 @@ pub(super) const LEASES: Resource = Resource {
     validate,
     immortal: &[],
     ttl: None,
+    is_copy: false,
 };
 
 fn validate(new: &Value, _: Option<&Value>, errors: &mut ErrorList) {

@@ -41,6 +41,7 @@ pub(super) const LOGICAL_CLUSTERS: Resource = Resource {
     validate,
     immortal: &[],
     ttl: None,
+    is_copy: false,
 };
 
 fn prepare(new: &mut Value, _: Option<&Value>) {

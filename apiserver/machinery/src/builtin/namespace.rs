@@ -46,6 +46,7 @@ pub(super) const NAMESPACES: Resource = Resource {
     validate,
     immortal: &["default", "kube-system", "kube-public"],
     ttl: None,
+    is_copy: false,
 };
 
 fn prepare(new: &mut Value, old: Option<&Value>) {

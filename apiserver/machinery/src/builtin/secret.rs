@@ -45,6 +45,7 @@ pub(super) const SECRETS: Resource = Resource {
     validate,
     immortal: &[],
     ttl: None,
+    is_copy: false,
 };
 
 fn prepare(new: &mut Value, old: Option<&Value>) {

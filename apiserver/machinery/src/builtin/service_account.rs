@@ -33,4 +33,5 @@ pub(super) const SERVICE_ACCOUNTS: Resource = Resource {
     validate: validate_nothing,
     immortal: &[],
     ttl: None,
+    is_copy: false,
 };

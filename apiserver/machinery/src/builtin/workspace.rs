@@ -45,6 +45,7 @@ pub(super) const WORKSPACES: Resource = Resource {
     validate,
     immortal: &[],
     ttl: None,
+    is_copy: false,
 };
 
 fn is_mounted(o: &Value) -> bool {

@@ -26,7 +26,7 @@ pub fn prepare_update(
     check_identity(resource, new, old, uid_is_precondition)?;
     let mut errors = ErrorList::new();
     match subresource {
-        "" => restore_metadata(new, old, &mut errors),
+        "" => restore_metadata(resource, new, old, &mut errors),
         // Only the named part comes from the client, all else from the store.
         "finalize" => keep_only(new, old, "spec"),
         part => keep_only(new, old, part),
@@ -88,11 +88,15 @@ fn check_identity(resource: &Resource, new: &mut Value, old: &Value, uid_is_prec
     Ok(())
 }
 
-fn restore_metadata(new: &mut Value, old: &Value, errors: &mut ErrorList) {
+fn restore_metadata(resource: &Resource, new: &mut Value, old: &Value, errors: &mut ErrorList) {
     let metadata = object::metadata_mut(new);
     metadata.remove("selfLink");
     metadata.remove("managedFields");
     for field in ["creationTimestamp", "generation", "resourceVersion"] {
+        // A copy follows its original, which may have been deleted and made again.
+        if resource.is_copy && field != "resourceVersion" && metadata.contains_key(field) {
+            continue;
+        }
         match object::get(old, &["metadata", field]) {
             Some(stored) => metadata.insert(field.into(), stored.clone()),
             None => metadata.remove(field),

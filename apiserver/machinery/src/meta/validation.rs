@@ -27,10 +27,12 @@ pub fn validate(resource: &Resource, new: &Value, old: Option<&Value>) -> Result
     if old.is_none() {
         check_name(resource, new, &mut errors);
     }
-    check_labels(new, &mut errors);
-    check_annotations(new, &mut errors);
-    check_owners(new, &mut errors);
-    check_finalizers(new, old, &mut errors);
+    if !resource.is_copy {
+        check_labels(new, &mut errors);
+        check_annotations(new, &mut errors);
+        check_owners(new, &mut errors);
+        check_finalizers(new, old, &mut errors);
+    }
     (resource.validate)(new, old, &mut errors);
     if errors.is_empty() {
         return Ok(());

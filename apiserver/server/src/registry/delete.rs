@@ -45,7 +45,7 @@ impl Registry {
             let mut value = current.stored()?;
             check_preconditions(options, &current, &value)?;
             let changed = propagate(&mut value, options.propagation);
-            if !lifecycle::is_held(&value) {
+            if !lifecycle::is_held(resource, &value) {
                 if options.dry_run || self.remove(&current).await? {
                     return Ok(Deleted::Gone(current));
                 }

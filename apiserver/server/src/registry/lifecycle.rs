@@ -18,18 +18,20 @@ pub(crate) fn namespaces() -> &'static Resource {
 }
 
 pub(super) fn is_logical_cluster(resource: &Resource) -> bool {
-    resource.group == "core.kcp.io" && resource.plural == "logicalclusters"
+    resource.group == "core.kcp.io" && resource.plural == "logicalclusters" && !resource.is_copy
 }
 
 fn is_namespace(resource: &Resource) -> bool {
     resource.group.is_empty() && resource.plural == "namespaces"
 }
 
-/// Whether finalizers hold the object; a namespace has some in its spec too.
-pub(super) fn is_held(value: &Value) -> bool {
+/// Whether finalizers hold the object; a namespace has some in its spec too. Those of a copy hold its original.
+pub(super) fn is_held(resource: &Resource, value: &Value) -> bool {
+    if resource.is_copy {
+        return false;
+    }
     let some = |pointer: &str| value.pointer(pointer).and_then(Value::as_array).is_some_and(|f| !f.is_empty());
-    some("/metadata/finalizers")
-        || (value.get("kind").and_then(Value::as_str) == Some("Namespace") && some("/spec/finalizers"))
+    some("/metadata/finalizers") || (is_namespace(resource) && some("/spec/finalizers"))
 }
 
 /// Whether the object was deleted and waits for its finalizers.
@@ -63,6 +65,9 @@ impl Registry {
         namespace: &str,
         name: &str,
     ) -> Result<(), Status> {
+        if resource.is_copy {
+            return Ok(());
+        }
         if !is_logical_cluster(resource) {
             let Some(logical) = self.logical_cluster(cluster).await? else {
                 return Err(errors::not_found(logical_clusters(), "cluster"));

@@ -5,10 +5,12 @@
 //!
 //! # Invariants
 //! * Keys are made from [`ClusterName`]s, so a path (`root:org`) never reaches a key (kcp.md 1.5).
-//! * Every object handed out carries its resourceVersion and the annotation `kcp.io/cluster`; neither is stored.
+//! * Every object handed out carries its resourceVersion and the annotation `kcp.io/cluster` (a copy that of its shard
+//!   too); none of them is stored.
 //! * A write is one compare-and-set on one key: it happens whole or not at all.
 
 mod delete;
+mod keys;
 mod lifecycle;
 mod object;
 mod read;
@@ -20,14 +22,11 @@ use std::sync::Arc;
 
 use apiserver_api::{ClusterName, Reason, Status};
 use apiserver_machinery::{Resource, selector::Selector};
-use apiserver_storage::{
-    Key, Store, StoreError,
-    keys::{Class, KeyError, ResourceKeys},
-};
+use apiserver_storage::{Store, StoreError};
 
 pub use self::{
     delete::Deleted,
-    object::{CLUSTER_ANNOTATION, Object},
+    object::{CLUSTER_ANNOTATION, Object, SHARD_ANNOTATION},
     read::Page,
     watch::{WatchEvent, WatchOptions, WatchStart, WatchStream},
     write::{UpdateOptions, Written},
@@ -81,10 +80,18 @@ impl Collection {
         Self { cluster: Some(cluster.clone()), namespace: namespace.into() }
     }
 
-    /// The one name that can match, when the collection and it make one key.
-    fn single_name<'a>(&self, resource: &Resource, selector: &'a Selector) -> Option<&'a str> {
+    /// Whether an object of the resource lies in it, as far as cluster and namespace say.
+    fn holds(&self, object: &Object) -> bool {
+        let namespace = !object.resource().is_namespaced()
+            || self.namespace.is_empty()
+            || *self.namespace == *object.namespace();
+        namespace && self.cluster.as_ref().is_none_or(|cluster| cluster.as_str() == object.cluster())
+    }
+
+    /// The one name that can match, when the collection (without a gap: `scattered` is false) and it make one key.
+    fn single_name<'a>(&self, resource: &Resource, selector: &'a Selector, scattered: bool) -> Option<&'a str> {
         let one_place = self.cluster.is_some() && (!resource.is_namespaced() || !self.namespace.is_empty());
-        selector.fields.exact_name().filter(|_| one_place)
+        selector.fields.exact_name().filter(|_| one_place && !scattered)
     }
 }
 
@@ -93,12 +100,25 @@ impl Collection {
 pub struct Registry {
     store: Arc<dyn Store>,
     removals: Arc<removal::Removals>,
+    /// Whose copies it speaks of; `None` = those of all shards. Has no meaning for other resources.
+    shard: Option<Arc<str>>,
 }
 
 impl Registry {
     /// A registry over this store.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, removals: Arc::default() }
+        Self { store, removals: Arc::default(), shard: None }
+    }
+
+    /// The same registry, but of copies (see [`Resource::is_copy`]) it speaks only of those of this shard. Without a
+    /// shard it reads the copies of all of them and writes none.
+    pub fn of_shard(&self, shard: &str) -> Self {
+        Self { shard: Some(shard.into()), ..self.clone() }
+    }
+
+    /// The shard of whose copies it speaks; `None` for all.
+    pub fn shard(&self) -> Option<&str> {
+        self.shard.as_deref()
     }
 
     /// The store below.
@@ -113,37 +133,6 @@ impl Registry {
     pub async fn logical_cluster(&self, cluster: &ClusterName) -> Result<Option<Object>, Status> {
         self.find(lifecycle::logical_clusters(), &ObjectKey::new(cluster, "", "cluster")).await
     }
-}
-
-fn keys(resource: &Resource) -> Result<ResourceKeys, Status> {
-    ResourceKeys::new(&Class::BuiltIn, resource.group, resource.plural).map_err(errors::internal)
-}
-
-/// The storage key of one object, and the length of its part in front of the cluster.
-fn storage_key(resource: &Resource, key: &ObjectKey) -> Result<(Key, usize), Status> {
-    let keys = keys(resource)?;
-    let namespace = resource.is_namespaced().then_some(&*key.namespace);
-    match keys.key(&key.cluster, namespace, &key.name) {
-        Ok(path) => Ok((path, keys.all().len())),
-        // What can never have been stored cannot be found.
-        Err(KeyError::Segment { .. }) => Err(errors::not_found(resource, &key.name)),
-        Err(error) => Err(errors::internal(format!("invariant violation: {error}"))),
-    }
-}
-
-/// The prefix of a collection's keys, and the length of its part in front of the cluster.
-fn storage_prefix(resource: &Resource, of: &Collection) -> Result<(String, usize), Status> {
-    let keys = keys(resource)?;
-    let prefix = match &of.cluster {
-        None => Ok(keys.all().to_owned()),
-        Some(cluster) if resource.is_namespaced() && !of.namespace.is_empty() => keys.namespace(cluster, &of.namespace),
-        Some(cluster) => keys.cluster(cluster),
-    };
-    let prefix = prefix.map_err(|error| match error {
-        KeyError::Segment { .. } => Status::bad_request(error.to_string()),
-        KeyError::ClusterIsPath(_) => errors::internal(format!("invariant violation: {error}")),
-    })?;
-    Ok((prefix, keys.all().len()))
 }
 
 /// How a failure of the store looks to a client, where no handler knows better.

@@ -3,12 +3,13 @@
 //! Stored bytes are always written by [`encode`]: compact JSON that begins with
 //! `{"kind":K,"apiVersion":V,"metadata":{`, with `annotations` as the first member of the metadata when there
 //! are any. What the key and the store know already is never stored: `metadata.resourceVersion` and the
-//! annotation `kcp.io/cluster` (kcp.md 1.3). Both are spliced in behind the fixed beginning on every way out, so
+//! annotations `kcp.io/cluster` and, of a copy, `kcp.io/shard` (kcp.md 1.3). All are spliced in behind the fixed beginning on every way out, so
 //! rendering costs one copy of the bytes and no parse. Bytes that begin otherwise (a foreign writer) are parsed.
 
 use std::fmt;
 
 use apiserver_api::{ClusterName, Status};
+pub use apiserver_machinery::meta::SHARD_ANNOTATION;
 use apiserver_machinery::{Resource, selector::Selector};
 use apiserver_storage::KeyValue;
 use bytes::Bytes;
@@ -24,8 +25,8 @@ pub const CLUSTER_ANNOTATION: &str = "kcp.io/cluster";
 pub struct Object {
     resource: &'static Resource,
     kv: KeyValue,
-    /// Bytes of the key in front of the cluster.
-    prefix: usize,
+    /// Bytes of the key in front of the cluster, or in front of the shard of a copy.
+    place_at: usize,
 }
 
 impl fmt::Debug for Object {
@@ -35,9 +36,9 @@ impl fmt::Debug for Object {
 }
 
 impl Object {
-    /// Wraps a stored value; `prefix` is the length of the key in front of the cluster.
-    pub(crate) fn new(resource: &'static Resource, prefix: usize, kv: KeyValue) -> Self {
-        Self { resource, kv, prefix }
+    /// Wraps a stored value; `place_at` is the length of the key in front of the cluster, or of the shard of a copy.
+    pub(crate) fn new(resource: &'static Resource, place_at: usize, kv: KeyValue) -> Self {
+        Self { resource, kv, place_at }
     }
 
     /// Its resource.
@@ -58,6 +59,11 @@ impl Object {
     /// Size of the stored bytes.
     pub fn stored_len(&self) -> usize {
         self.kv.value.len()
+    }
+
+    /// The shard whose copy it is; `None` for what is no copy.
+    pub fn shard(&self) -> Option<&str> {
+        self.place().0
     }
 
     /// The name of its logical cluster.
@@ -85,8 +91,17 @@ impl Object {
         super::ObjectKey { cluster, namespace: namespace.into(), name: name.into() }
     }
 
+    /// The shard, if it is a copy, and the key behind it.
+    fn place(&self) -> (Option<&str>, &str) {
+        let tail = self.kv.key.get(self.place_at..).unwrap_or_default();
+        match tail.split_once('/') {
+            Some((shard, rest)) if self.resource.is_copy => (Some(shard), rest),
+            _ => (None, tail),
+        }
+    }
+
     fn segments(&self) -> (&str, &str, &str) {
-        let tail = self.kv.key.get(self.prefix..).unwrap_or_default();
+        let (_, tail) = self.place();
         let (cluster, rest) = tail.split_once('/').unwrap_or((tail, ""));
         let (namespace, name) = rest.split_once('/').unwrap_or(("", rest));
         (cluster, namespace, name)
@@ -109,7 +124,7 @@ impl Object {
         };
         fields.insert("kind".into(), self.resource.kind.into());
         fields.insert("apiVersion".into(), self.resource.api_version().into());
-        set_read_fields(metadata_mut(fields), self.cluster(), self.kv.mod_revision);
+        set_read_fields(metadata_mut(fields), self.shard(), self.cluster(), self.kv.mod_revision);
         Ok(value)
     }
 
@@ -163,6 +178,9 @@ impl Object {
         out.extend_from_slice(
             format!("{version}\"annotations\":{{\"{CLUSTER_ANNOTATION}\":\"{}\"", self.cluster()).as_bytes(),
         );
+        if let Some(shard) = self.shard() {
+            out.extend_from_slice(format!(",\"{SHARD_ANNOTATION}\":\"{shard}\"").as_bytes());
+        }
         match body.strip_prefix(ANNOTATIONS) {
             Some(rest) => {
                 // Never empty: `encode` drops an empty map.
@@ -267,7 +285,7 @@ fn metadata_mut(fields: &mut Map<String, Value>) -> &mut Map<String, Value> {
     metadata.as_object_mut().expect("made an object above")
 }
 
-fn set_read_fields(metadata: &mut Map<String, Value>, cluster: &str, revision: u64) {
+fn set_read_fields(metadata: &mut Map<String, Value>, shard: Option<&str>, cluster: &str, revision: u64) {
     if revision > 0 {
         metadata.insert("resourceVersion".into(), revision.to_string().into());
     }
@@ -277,17 +295,23 @@ fn set_read_fields(metadata: &mut Map<String, Value>, cluster: &str, revision: u
     }
     if let Some(annotations) = annotations.as_object_mut() {
         annotations.insert(CLUSTER_ANNOTATION.into(), cluster.into());
+        if let Some(shard) = shard {
+            annotations.insert(SHARD_ANNOTATION.into(), shard.into());
+        }
     }
 }
 
-/// Removes what is never stored: resourceVersion, selfLink, the cluster annotation, and the map of annotations
-/// when nothing else was in it.
-pub(crate) fn strip(value: &mut Value) {
+/// Removes what is never stored: resourceVersion, selfLink, the annotations that tell the place, and the map of
+/// annotations when nothing else was in it.
+pub(crate) fn strip(resource: &Resource, value: &mut Value) {
     let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     metadata.remove("resourceVersion");
     metadata.remove("selfLink");
     if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
         annotations.remove(CLUSTER_ANNOTATION);
+        if resource.is_copy {
+            annotations.remove(SHARD_ANNOTATION);
+        }
     }
     if metadata.get("annotations").is_some_and(|a| a.is_null() || a.as_object().is_some_and(Map::is_empty)) {
         metadata.remove("annotations");
@@ -366,7 +390,7 @@ mod tests {
             json!({"finalizers": ["a", "b"], "annotations": {"x": "{\"annotations\":{"}}),
         ] {
             let mut value = json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata, "data": {"k": "}\"metadata\":{"}});
-            strip(&mut value);
+            strip(maps, &mut value);
             let fast = stored(&encode(maps, &value));
             assert!(metadata_start(&fast.kv.value).is_some());
             // The same members in another order: a foreign writer's.

@@ -8,7 +8,7 @@ use apiserver_machinery::{
 };
 use apiserver_storage::{KeyValue, Range, RangeResult, StoreError};
 
-use super::{Collection, Object, ObjectKey, Registry, storage_key, storage_prefix, store_status};
+use super::{Collection, Object, ObjectKey, Registry, keys::Span, store_status};
 use crate::errors;
 
 /// A list, or one page of it.
@@ -41,13 +41,14 @@ impl Registry {
     /// # Errors
     /// Those of the store.
     pub async fn find(&self, resource: &'static Resource, key: &ObjectKey) -> Result<Option<Object>, Status> {
-        let Ok((path, prefix)) = storage_key(resource, key) else { return Ok(None) };
+        let Ok((path, prefix)) = self.storage_key(resource, key) else { return Ok(None) };
         let found = self.store.get(&path).await.map_err(store_status)?;
         Ok(found.map(|kv| Object::new(resource, prefix, kv)))
     }
 
     /// The objects of a collection at one revision. Selected by name it costs one read of one key; without
-    /// selectors it is one range read, with them it reads on until the page is full.
+    /// selectors it is one range read, with them it reads on until the page is full. One cluster under all shards
+    /// costs a read of what all shards hold of the resource.
     ///
     /// # Errors
     /// 400 for a bad token, 410 for a forgotten revision, 504 for a future one, and those of the store.
@@ -57,14 +58,19 @@ impl Registry {
         of: &Collection,
         options: &ListOptions,
     ) -> Result<Page, Status> {
-        let (prefix, cluster_at) = storage_prefix(resource, of)?;
+        let span = self.span(resource, of)?;
         let cluster = of.cluster.as_ref().map_or("*", ClusterName::as_str);
-        let start = Start::of(options, resource, (cluster, &of.namespace), &prefix, self.store.revision())?;
-        let mut scan = Scan { registry: self, resource, cluster, namespace: &of.namespace, cluster_at, start, prefix };
-        if let Some(name) = of.single_name(resource, &options.selector) {
+        let place = if resource.is_copy {
+            format!("{}/{cluster}", self.shard().unwrap_or("*"))
+        } else {
+            cluster.to_owned()
+        };
+        let start = Start::of(options, resource, (&place, &of.namespace), &span.prefix, self.store.revision())?;
+        let mut scan = Scan { registry: self, resource, of, place, span, start };
+        if let Some(name) = of.single_name(resource, &options.selector, scan.span.scattered) {
             return scan.by_name(name, options).await;
         }
-        if options.selector.is_empty() {
+        if options.selector.is_empty() && !scan.span.scattered {
             scan.plain(options.limit.unwrap_or(0)).await
         } else {
             scan.filtered(options).await
@@ -118,10 +124,10 @@ impl Start {
 struct Scan<'a> {
     registry: &'a Registry,
     resource: &'static Resource,
-    cluster: &'a str,
-    namespace: &'a str,
-    prefix: String,
-    cluster_at: usize,
+    of: &'a Collection,
+    /// Cluster, or shard and cluster: what a continue token is bound to.
+    place: String,
+    span: Span,
     start: Start,
 }
 
@@ -131,7 +137,7 @@ impl Scan<'_> {
             Range { prefix: prefix.to_owned(), after: self.start.after.clone(), limit, revision: self.start.revision };
         self.registry.store.range(range).await.map_err(|error| match error {
             StoreError::Compacted { .. } if self.start.continued => {
-                let start = self.start.after.as_deref().and_then(|a| a.strip_prefix(&self.prefix)).unwrap_or_default();
+                let start = self.start.after.as_deref().and_then(|a| a.strip_prefix(&self.span.prefix)).unwrap_or_default();
                 errors::expired_continue(self.token(None, start))
             }
             StoreError::Compacted { .. } => errors::expired_list(),
@@ -148,12 +154,12 @@ impl Scan<'_> {
     }
 
     fn object(&self, kv: KeyValue) -> Object {
-        Object::new(self.resource, self.cluster_at, kv)
+        Object::new(self.resource, self.span.place_at, kv)
     }
 
     /// The first key that begins with the wanted key is the wanted key or it is not there.
     async fn by_name(&self, name: &str, options: &ListOptions) -> Result<Page, Status> {
-        let wanted = format!("{}{name}", self.prefix);
+        let wanted = format!("{}{name}", self.span.prefix);
         let found = self.range(&wanted, 1).await?;
         let mut items = Vec::new();
         for kv in found.items.into_iter().filter(|kv| *kv.key == *wanted) {
@@ -166,7 +172,7 @@ impl Scan<'_> {
     }
 
     async fn plain(&self, limit: usize) -> Result<Page, Status> {
-        let found = self.range(&self.prefix, limit).await?;
+        let found = self.range(&self.span.prefix, limit).await?;
         let items: Vec<Object> = found.items.into_iter().map(|kv| self.object(kv)).collect();
         let more = found.remaining > 0;
         let continue_token = if more { self.token_behind(found.revision, &items) } else { None };
@@ -179,12 +185,12 @@ impl Scan<'_> {
         let mut items = Vec::new();
         loop {
             let chunk = if limit == 0 { 0 } else { SCAN };
-            let found = self.range(&self.prefix, chunk).await?;
+            let found = self.range(&self.span.prefix, chunk).await?;
             self.start.revision = Some(found.revision);
             self.start.after = found.items.last().map(|kv| kv.key.to_string());
             for kv in found.items {
                 let object = self.object(kv);
-                if object.matches(&options.selector)? {
+                if self.of.holds(&object) && object.matches(&options.selector)? {
                     items.push(object);
                 }
                 if limit > 0 && items.len() > limit {
@@ -200,11 +206,11 @@ impl Scan<'_> {
     }
 
     fn token_behind(&self, revision: u64, items: &[Object]) -> Option<String> {
-        let last = items.last()?.storage_key().strip_prefix(&self.prefix)?;
+        let last = items.last()?.storage_key().strip_prefix(&self.span.prefix)?;
         Some(self.token(Some(revision), last))
     }
 
     fn token(&self, revision: Option<u64>, after: &str) -> String {
-        ContinueToken { revision, after: after.to_owned() }.encode(self.resource, self.cluster, self.namespace)
+        ContinueToken { revision, after: after.to_owned() }.encode(self.resource, &self.place, &self.of.namespace)
     }
 }

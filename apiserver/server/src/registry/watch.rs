@@ -8,7 +8,7 @@ use apiserver_storage::{Event, StoreError, WatchStream as StoreStream};
 use futures_util::{Stream, StreamExt, stream};
 use tokio::sync::watch;
 
-use super::{Collection, Object, Registry, storage_prefix, store_status};
+use super::{Collection, Object, Registry, keys::Span, store_status};
 use crate::errors;
 
 /// Where a watch begins (api-server.md 3.2, 3.6).
@@ -61,13 +61,16 @@ impl Registry {
         of: &Collection,
         options: WatchOptions,
     ) -> Result<WatchStream, Status> {
-        let (mut prefix, cluster_at) = storage_prefix(resource, of)?;
-        let removal = of.cluster.as_ref().map(|cluster| self.removals.subscribe(cluster));
+        let Span { mut prefix, place_at, scattered } = self.span(resource, of)?;
+        // A copy does not go with the cluster of this server that happens to have the same name.
+        let cluster = of.cluster.as_ref().filter(|_| !resource.is_copy);
+        let removal = cluster.map(|cluster| self.removals.subscribe(cluster));
         let current = self.store.revision();
         let mut state = State {
             registry: self.clone(),
             resource,
-            cluster_at,
+            of: of.clone(),
+            place_at,
             prefix: String::new(),
             selector: options.selector,
             pending: VecDeque::new(),
@@ -87,7 +90,7 @@ impl Registry {
                 (state.seen, state.mark, state.pending) = (page.revision, Some(page.revision), page.items.into());
             }
         }
-        if let Some(name) = of.single_name(resource, &state.selector) {
+        if let Some(name) = of.single_name(resource, &state.selector, scattered) {
             // Longer names begin with it too; the selector keeps them out.
             prefix.push_str(name);
         }
@@ -102,7 +105,8 @@ impl Registry {
 struct State {
     registry: Registry,
     resource: &'static Resource,
-    cluster_at: usize,
+    of: Collection,
+    place_at: usize,
     prefix: String,
     selector: Selector,
     /// The initial state, not yet delivered.
@@ -190,23 +194,27 @@ impl State {
         Some(self.translate(event).map(|e| e.unwrap_or(WatchEvent::Progress(revision))))
     }
 
+    fn selects(&self, object: &Object) -> Result<bool, Status> {
+        Ok(self.of.holds(object) && object.matches(&self.selector)?)
+    }
+
     /// None for a change of an object that is not and was not selected.
     fn translate(&self, event: Event) -> Result<Option<WatchEvent>, Status> {
-        let object = |kv| Object::new(self.resource, self.cluster_at, kv);
+        let object = |kv| Object::new(self.resource, self.place_at, kv);
         Ok(match event {
             Event::Progress(revision) => Some(WatchEvent::Progress(revision)),
             Event::Delete { prev, revision } => {
                 let prev = object(prev);
-                prev.matches(&self.selector)?.then(|| WatchEvent::Deleted(prev.at_revision(revision)))
+                self.selects(&prev)?.then(|| WatchEvent::Deleted(prev.at_revision(revision)))
             }
             Event::Put { kv, prev } => {
                 let revision = kv.mod_revision;
                 let (new, old) = (object(kv), prev.map(object));
                 let did = match &old {
-                    Some(old) => old.matches(&self.selector)?,
+                    Some(old) => self.selects(old)?,
                     None => false,
                 };
-                match (did, new.matches(&self.selector)?) {
+                match (did, self.selects(&new)?) {
                     (false, true) => Some(WatchEvent::Added(new)),
                     (true, true) => Some(WatchEvent::Modified(new)),
                     (true, false) => old.map(|old| WatchEvent::Deleted(old.at_revision(revision))),

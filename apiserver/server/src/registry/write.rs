@@ -9,7 +9,7 @@ use apiserver_machinery::{
 use apiserver_storage::{Condition, KeyValue, Txn, TxnOutcome};
 use serde_json::Value;
 
-use super::{Object, ObjectKey, Registry, lifecycle, object, storage_key, store_status};
+use super::{Object, ObjectKey, Registry, lifecycle, object, store_status};
 use crate::{clock, errors};
 
 /// How often a write is tried again when the object changed meanwhile (upstream: 5 for patches).
@@ -80,13 +80,13 @@ impl Registry {
         mut value: Value,
         dry_run: bool,
     ) -> Result<Option<Object>, Status> {
-        object::strip(&mut value);
+        object::strip(resource, &mut value);
         let bytes = object::encode(resource, &value);
-        let (path, prefix) = storage_key(resource, key)?;
+        let (path, place_at) = self.storage_key(resource, key)?;
         let object = |revision| {
             Object::new(
                 resource,
-                prefix,
+                place_at,
                 KeyValue { key: path.clone(), value: bytes.clone(), create_revision: revision, mod_revision: revision },
             )
         };
@@ -180,11 +180,12 @@ impl Registry {
 
     /// Writes the new state of an object over `current`; `None` when that was changed meanwhile.
     async fn store_change(&self, current: &Object, mut new: Value, dry_run: bool) -> Result<Option<Object>, Status> {
-        object::strip(&mut new);
+        let resource = current.resource();
+        object::strip(resource, &mut new);
         let mut stored = current.stored()?;
-        object::strip(&mut stored);
+        object::strip(resource, &mut stored);
         // The write that takes the last finalizer of a terminating object deletes it (api-server.md 2.6).
-        let ends = lifecycle::is_terminating(&new) && !lifecycle::is_held(&new);
+        let ends = lifecycle::is_terminating(&new) && !lifecycle::is_held(resource, &new);
         let last = current.unstored(&new);
         if ends {
             return Ok((dry_run || self.remove(current).await?).then_some(last));
