@@ -7,9 +7,11 @@ mod errors;
 mod http;
 pub mod registry;
 mod server;
+mod service;
 
 pub use self::{
     http::{Body, Trust},
     registry::Registry,
     server::{ApiServer, BODY_LIMIT, Options},
+    service::{Address, Service},
 };

@@ -6,7 +6,7 @@
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
-use apiserver_api::{RequestInfo, Status, UserInfo, Verb, list_options::request_timeout, url};
+use apiserver_api::{RequestInfo, Status, UserInfo, Verb, list_options::request_timeout};
 use apiserver_storage::Store;
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -18,12 +18,13 @@ use crate::{
     errors,
     http::{
         authentication::{self, Trust},
-        authorization::{self, Place},
+        authorization,
         body::Body,
         dispatch, respond,
         target::{self, Destination},
     },
     registry::Registry,
+    service::Service,
 };
 
 /// Largest request body in bytes; larger ones get 413.
@@ -51,11 +52,14 @@ impl Default for Options {
 pub struct ApiServer {
     registry: Registry,
     options: Arc<Options>,
+    service: Service,
 }
 
 /// One request that was parsed, authenticated, resolved and authorized.
 pub(crate) struct Call<'a> {
     pub(crate) server: &'a ApiServer,
+    /// The objects, as far as the request speaks of them.
+    pub(crate) registry: Registry,
     pub(crate) info: &'a RequestInfo<'a>,
     pub(crate) headers: &'a HeaderMap,
     pub(crate) destination: Destination,
@@ -70,12 +74,21 @@ pub(crate) struct Call<'a> {
 impl ApiServer {
     /// A server over this store. Call [`ApiServer::bootstrap`] once before it serves.
     pub fn new(store: Arc<dyn Store>, options: Options) -> Self {
-        Self { registry: Registry::new(store), options: Arc::new(options) }
+        Self::with_service(store, options, Service::clusters())
+    }
+
+    /// A server of other resources in other places.
+    pub fn with_service(store: Arc<dyn Store>, options: Options, service: Service) -> Self {
+        Self { registry: Registry::new(store), options: Arc::new(options), service }
     }
 
     /// Access to the objects without HTTP, for controllers.
     pub fn registry(&self) -> &Registry {
         &self.registry
+    }
+
+    pub(crate) fn service(&self) -> &Service {
+        &self.service
     }
 
     pub(crate) fn options(&self) -> &Options {
@@ -115,21 +128,14 @@ impl ApiServer {
     {
         let path = parts.uri.path();
         let query = parts.uri.query().unwrap_or_default();
-        let split = url::split(path)?;
-        let rest = match &split {
-            url::Target::Cluster { rest, .. } | url::Target::Wildcard { rest } | url::Target::None { rest } => *rest,
-            url::Target::Cache { .. } | url::Target::VirtualWorkspace { .. } => return Err(Status::no_such_resource()),
-        };
+        let address = (self.service.address)(path)?;
+        let rest = address.rest();
         let info = RequestInfo::parse(parts.method.as_str(), rest, query).map_err(|_| Status::no_such_resource())?;
         let deadline = request_timeout(query)?.unwrap_or(DEADLINE).min(DEADLINE);
         let user = authentication::authenticate(&parts.headers, trust)?;
         let user = authentication::impersonate(&parts.headers, user)?;
         let work = async {
-            let destination = match &split {
-                url::Target::Cluster { path, .. } => target::resolve(&self.registry, path).await?,
-                url::Target::Wildcard { .. } => Destination { cluster: None, place: Place::Wildcard, inactive: false },
-                _ => Destination { cluster: None, place: Place::Bare, inactive: false },
-            };
+            let (registry, destination) = target::locate(&self.registry, &address).await?;
             authorization::authorize(&user, destination.place, &info)?;
             target::check_active(&destination, &info.path)?;
             let body = if has_body(info.verb) { read(body).await? } else { Bytes::new() };
@@ -138,6 +144,7 @@ impl ApiServer {
             let prefix = forwarded.and_then(|p| p.to_str().ok()).unwrap_or(own).trim_end_matches('/');
             let call = Call {
                 server: self,
+                registry,
                 info: &info,
                 headers: &parts.headers,
                 destination,

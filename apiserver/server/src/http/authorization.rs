@@ -16,6 +16,8 @@ pub(crate) enum Place {
     Closed,
     /// `*`.
     Wildcard,
+    /// A place in the cache server, wildcards included: only for `system:masters` (kcp.md 4.2).
+    Shard,
 }
 
 /// Whether `user` may do what `info` says.
@@ -29,17 +31,21 @@ pub(crate) fn authorize(user: &UserInfo, place: Place, info: &RequestInfo<'_>) -
     let read = matches!(info.verb, Verb::Get | Verb::Head);
     let allowed = user.in_group(GROUP_MASTERS)
         || (place == Place::Cluster && user.in_group(GROUP_KCP_ADMIN))
-        || (!info.is_resource && read && is_public(&info.path))
+        || (!info.is_resource && read && place != Place::Shard && is_public(&info.path))
         || (!info.is_resource
             && read
-            && place != Place::Closed
+            && !matches!(place, Place::Closed | Place::Shard)
             && user.in_group(GROUP_AUTHENTICATED)
             && is_discovery(&info.path));
     if allowed {
         return Ok(());
     }
     // kcp tells nobody why it keeps him out of a workspace (kcp.md 1.8).
-    Err(Status::forbidden(&user.name, info, if place == Place::Bare { "" } else { "access denied" }))
+    Err(Status::forbidden(
+        &user.name,
+        info,
+        if matches!(place, Place::Bare | Place::Shard) { "" } else { "access denied" },
+    ))
 }
 
 fn is_public(path: &str) -> bool {
@@ -74,6 +80,10 @@ mod tests {
             assert_eq!(ask(user, place, "GET", "/apis/a.b/v1").is_ok(), place != Place::Closed);
             assert!(ask(&[], place, "GET", "/healthz/ping").is_ok());
             assert!(ask(&[], place, "GET", "/apis").is_err());
+        }
+        for path in ["/healthz", "/version", "/apis", "/apis/core.kcp.io/v1alpha1/shards"] {
+            assert!(ask(admin, Place::Shard, "GET", path).is_err(), "{path}");
+            assert!(ask(masters, Place::Shard, "GET", path).is_ok(), "{path}");
         }
         assert!(ask(user, Place::Cluster, "POST", "/api").is_err());
         assert!(ask(user, Place::Cluster, "GET", "/apiserver").is_err());

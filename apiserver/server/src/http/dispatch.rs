@@ -1,7 +1,7 @@
 //! Which handler answers a request.
 
 use apiserver_api::{Status, Verb};
-use apiserver_machinery::{Resource, builtin};
+use apiserver_machinery::Resource;
 use http::{Response, StatusCode};
 use serde_json::json;
 
@@ -23,10 +23,9 @@ pub(crate) async fn dispatch(call: Call<'_>) -> Result<Response<Body>, Status> {
 async fn path(call: &Call<'_>) -> Result<Response<Body>, Status> {
     let path = &*call.info.path;
     if path == "/metrics" && call.destination.place != Place::Bare {
-        return Ok(respond::text(
-            StatusCode::NOT_IMPLEMENTED,
-            "shard-level endpoint not available at workspace scope\n",
-        ));
+        let scope = if call.destination.place == Place::Shard { "shard or workspace" } else { "workspace" };
+        let text = format!("shard-level endpoint not available at {scope} scope\n");
+        return Ok(respond::text(StatusCode::NOT_IMPLEMENTED, text));
     }
     let checks = health_checks(call);
     if let Some(answer) = health::answer(path, call.info.query, &checks) {
@@ -50,7 +49,7 @@ fn read_only(call: &Call<'_>, answer: Response<Body>) -> Result<Response<Body>, 
 fn health_checks(call: &Call<'_>) -> Vec<health::Check> {
     let serving = !call.server.options().shutdown.is_cancelled();
     // A store that answers with its revision is up; what it cannot do any more its writes will say.
-    let storage = call.server.registry().store().revision() > 0;
+    let storage = call.registry.store().revision() > 0;
     let check = |name, passed, ready_only| health::Check { name, passed, ready_only };
     vec![check("ping", true, false), check("storage", storage, false), check("shutdown", serving, true)]
 }
@@ -59,16 +58,12 @@ fn health_checks(call: &Call<'_>) -> Vec<health::Check> {
 async fn resource(call: Call<'_>) -> Result<Response<Body>, Status> {
     let info = call.info;
     let prefix = if info.api_group.is_empty() { "api" } else { "apis" };
-    let resource = builtin::find(&info.api_group, &info.api_version, &info.resource)
+    let service = call.server.service();
+    let resource = service
+        .find(&info.api_group, &info.api_version, &info.resource)
         .filter(|_| info.api_prefix == prefix)
         .ok_or_else(Status::no_such_resource)?;
-    if call.destination.place == Place::Wildcard
-        && !(matches!(info.verb, Verb::List | Verb::Watch) && info.subresource.is_empty())
-    {
-        let mut status = Status::method_not_allowed();
-        status.message.push_str(" in the `*` logical cluster");
-        return Err(status);
-    }
+    check_wildcard(&call)?;
     if call.destination.place == Place::Bare {
         return Err(Status::bad_request("the path names no logical cluster: want /clusters/<name>/api..."));
     }
@@ -84,6 +79,24 @@ async fn resource(call: Call<'_>) -> Result<Response<Body>, Status> {
         Verb::DeleteCollection => write::delete_collection(&call, resource).await,
         _ => Err(Status::method_not_allowed()),
     }
+}
+
+/// What may be done where a wildcard stands for the place.
+fn check_wildcard(call: &Call<'_>) -> Result<(), Status> {
+    let Some(wildcard) = call.wildcard() else { return Ok(()) };
+    let allowed = match call.info.verb {
+        Verb::List | Verb::Watch => true,
+        Verb::Get => call.destination.place == Place::Shard,
+        // So the copies of a shard that is gone are dropped (kcp.md 4.4).
+        Verb::DeleteCollection => call.destination.place == Place::Shard && call.registry.shard().is_some(),
+        _ => false,
+    };
+    if allowed && call.info.subresource.is_empty() {
+        return Ok(());
+    }
+    let mut status = Status::method_not_allowed();
+    status.message.push_str(&format!(" in the `*` {wildcard}"));
+    Err(status)
 }
 
 /// Whether the path fits the resource, and the verb the path.
@@ -120,6 +133,16 @@ impl Call<'_> {
     /// 405 for the wildcard, which [`dispatch`] has refused before.
     pub(crate) fn key(&self) -> Result<ObjectKey, Status> {
         Ok(ObjectKey::new(self.cluster()?, &self.info.namespace, &self.info.name))
+    }
+
+    /// What of the place is a wildcard, if anything.
+    pub(crate) fn wildcard(&self) -> Option<&'static str> {
+        match self.destination.place {
+            Place::Wildcard => Some("logical cluster"),
+            Place::Shard if self.registry.shard().is_none() => Some("shard"),
+            Place::Shard if self.destination.cluster.is_none() => Some("logical cluster"),
+            _ => None,
+        }
     }
 
     /// The collection that the path names.

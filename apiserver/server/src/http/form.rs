@@ -143,7 +143,8 @@ impl List {
                 out.push(b',');
             }
             match self.form {
-                Form::Plain => object.write_json(&mut out, false),
+                // Items of lists of built-in kinds do not say what they are, those of custom resources do.
+                Form::Plain => object.write_json(&mut out, self.resource.is_copy),
                 Form::Partial(version) => object.write_partial(&mut out, version),
                 Form::Table(format) => {
                     let value = object.value().unwrap_or(Value::Null);

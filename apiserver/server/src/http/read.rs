@@ -1,29 +1,49 @@
 //! GET of an object and of a collection.
 
 use apiserver_api::Status;
-use apiserver_machinery::{Resource, options::ListOptions};
+use apiserver_machinery::{Resource, options::ListOptions, selector::FieldSelector};
 use http::{Response, StatusCode};
 
 use super::{body::Body, negotiation};
-use crate::{errors, server::Call};
+use crate::{errors, registry::Object, server::Call};
 
 /// One object.
 pub(crate) async fn get(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
     let form = negotiation::one(call)?;
     // Reads are always of the newest state, which is at least any version there is.
-    let current = call.server.registry().store().revision();
+    let current = call.registry.store().revision();
     let wanted = call.info.list_options()?.revision()?;
     if wanted > current {
         return Err(errors::future_revision(wanted, current));
     }
-    let object = call.server.registry().get(resource, &call.key()?).await?;
+    let object = match call.wildcard() {
+        Some(_) => only(call, resource).await?,
+        None => call.registry.get(resource, &call.key()?).await?,
+    };
     form.one(StatusCode::OK, &object)
+}
+
+/// The one object of this name in all places that the wildcards stand for.
+async fn only(call: &Call<'_>, resource: &'static Resource) -> Result<Object, Status> {
+    let name = &*call.info.name;
+    let escaped = name.replace('\\', "\\\\").replace(',', "\\,").replace('=', "\\=");
+    let mut options = ListOptions::default();
+    options.selector.fields = FieldSelector::parse(resource, &format!("metadata.name={escaped}"))?;
+    let mut found = call.registry.list(resource, &call.collection(), &options).await?.items;
+    match (found.pop(), found.len() + 1) {
+        (None, _) => Err(errors::not_found(resource, name)),
+        (Some(object), 1) => Ok(object),
+        (Some(_), count) => Err(Status::bad_request(format!(
+            "{count} {} in these places are called {name:?}: name the shard and the logical cluster, or list them",
+            resource.qualified()
+        ))),
+    }
 }
 
 /// The objects of a collection.
 pub(crate) async fn list(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
     let form = negotiation::list(call, resource)?;
     let options = ListOptions::parse(resource, &call.info.list_options()?)?;
-    let page = call.server.registry().list(resource, &call.collection(), &options).await?;
+    let page = call.registry.list(resource, &call.collection(), &options).await?;
     Ok(form.list(resource, page))
 }

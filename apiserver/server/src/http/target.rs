@@ -8,6 +8,7 @@ use super::authorization::Place;
 use crate::{
     errors,
     registry::{ObjectKey, Registry},
+    service::Address,
 };
 
 /// Where a request goes.
@@ -20,11 +21,28 @@ pub(crate) struct Destination {
     pub(crate) inactive: bool,
 }
 
+/// The place of an address, and the registry as far as it speaks of that place.
+///
+/// # Errors
+/// Those of [`resolve`].
+pub(crate) async fn locate(registry: &Registry, address: &Address<'_>) -> Result<(Registry, Destination), Status> {
+    let at = |place| Destination { cluster: None, place, inactive: false };
+    Ok(match address {
+        Address::Cluster { path, .. } => (registry.clone(), resolve(registry, path).await?),
+        Address::Wildcard { .. } => (registry.clone(), at(Place::Wildcard)),
+        Address::Process { .. } => (registry.clone(), at(Place::Bare)),
+        Address::Shard { shard, cluster, .. } => {
+            let registry = shard.as_ref().map_or_else(|| registry.clone(), |shard| registry.of_shard(shard));
+            (registry, Destination { cluster: cluster.clone(), ..at(Place::Shard) })
+        }
+    })
+}
+
 /// Resolves the decoded name or path of a cluster and looks at the cluster's state.
 ///
 /// # Errors
 /// 404 for a path that leads nowhere on this shard, 503 for an unavailable workspace on the way.
-pub(crate) async fn resolve(registry: &Registry, path: &str) -> Result<Destination, Status> {
+async fn resolve(registry: &Registry, path: &str) -> Result<Destination, Status> {
     let name = match cluster::single_name(path) {
         Some(name) => name.parse().map_err(|_| not_found(path))?,
         None => walk(registry, path).await?,

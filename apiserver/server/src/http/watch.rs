@@ -37,7 +37,7 @@ pub(crate) async fn watch(call: &Call<'_>, resource: &'static Resource) -> Resul
     }
     let now = Instant::now();
     let end = now + options.timeout.unwrap_or_else(|| LIFE + LIFE.mul_f64(jitter()));
-    let current = call.server.registry().store().revision();
+    let current = call.registry.store().revision();
     let start = start(&options, current);
     let seen = match start {
         Ok(WatchStart::Now) => current,

@@ -21,8 +21,7 @@ pub(crate) async fn create(call: &Call<'_>, resource: &'static Resource) -> Resu
     let options = WriteOptions::parse(WriteVerb::Create, call.info.query)?;
     let (mut object, warnings) = content::object(call, resource, options.field_validation)?;
     admission::create(&call.user, resource, &mut object)?;
-    let object =
-        call.server.registry().create(resource, call.cluster()?, &call.info.namespace, object, &options).await?;
+    let object = call.registry.create(resource, call.cluster()?, &call.info.namespace, object, &options).await?;
     answer(form, StatusCode::CREATED, &object, &warnings)
 }
 
@@ -41,7 +40,7 @@ pub(crate) async fn update(call: &Call<'_>, resource: &'static Resource) -> Resu
         admission::update(&call.user, resource, old, &new)?;
         Ok(new.clone())
     };
-    let written = call.server.registry().modify(resource, &call.key()?, &options, change).await?;
+    let written = call.registry.modify(resource, &call.key()?, &options, change).await?;
     let code = if written.created { StatusCode::CREATED } else { StatusCode::OK };
     answer(form, code, &written.object, &warnings)
 }
@@ -67,7 +66,7 @@ pub(crate) async fn patch(call: &Call<'_>, resource: &'static Resource) -> Resul
         warnings = warned;
         Ok(new)
     };
-    let written = call.server.registry().modify(resource, &call.key()?, &options, change).await?;
+    let written = call.registry.modify(resource, &call.key()?, &options, change).await?;
     answer(form, StatusCode::OK, &written.object, &warnings)
 }
 
@@ -80,10 +79,10 @@ pub(crate) async fn delete(call: &Call<'_>, resource: &'static Resource) -> Resu
         return Err(errors::forbidden(resource, &key.name, &format!("this {} may not be deleted", resource.singular)));
     }
     if admission::asks_before_delete(resource) {
-        let old = call.server.registry().get(resource, &key).await?;
+        let old = call.registry.get(resource, &key).await?;
         admission::delete(&call.user, resource, &old)?;
     }
-    match call.server.registry().delete(resource, &key, &options).await? {
+    match call.registry.delete(resource, &key, &options).await? {
         Deleted::Terminating(object) => form.one(StatusCode::OK, &object),
         Deleted::Gone(object) => Ok(respond::json(StatusCode::OK, &success(&object)?)),
     }
@@ -94,7 +93,7 @@ pub(crate) async fn delete_collection(call: &Call<'_>, resource: &'static Resour
     let form = negotiation::list(call, resource)?;
     let options = delete_options(call, resource)?;
     let list = ListOptions::parse(resource, &call.info.list_options()?)?;
-    let page = call.server.registry().delete_collection(resource, &call.collection(), &list, &options).await?;
+    let page = call.registry.delete_collection(resource, &call.collection(), &list, &options).await?;
     Ok(form.list(resource, page))
 }
 

@@ -82,9 +82,8 @@ impl Collection {
 
     /// Whether an object of the resource lies in it, as far as cluster and namespace say.
     fn holds(&self, object: &Object) -> bool {
-        let namespace = !object.resource().is_namespaced()
-            || self.namespace.is_empty()
-            || *self.namespace == *object.namespace();
+        let namespace =
+            !object.resource().is_namespaced() || self.namespace.is_empty() || *self.namespace == *object.namespace();
         namespace && self.cluster.as_ref().is_none_or(|cluster| cluster.as_str() == object.cluster())
     }
 

@@ -1,6 +1,6 @@
 //! Get and list.
 
-use apiserver_api::{ClusterName, Status};
+use apiserver_api::{ClusterName, Reason, Status};
 use apiserver_machinery::{
     Resource,
     continue_token::ContinueToken,
@@ -41,7 +41,11 @@ impl Registry {
     /// # Errors
     /// Those of the store.
     pub async fn find(&self, resource: &'static Resource, key: &ObjectKey) -> Result<Option<Object>, Status> {
-        let Ok((path, prefix)) = self.storage_key(resource, key) else { return Ok(None) };
+        let (path, prefix) = match self.storage_key(resource, key) {
+            Ok(place) => place,
+            Err(status) if status.reason == Some(Reason::NotFound) => return Ok(None),
+            Err(status) => return Err(status),
+        };
         let found = self.store.get(&path).await.map_err(store_status)?;
         Ok(found.map(|kv| Object::new(resource, prefix, kv)))
     }
@@ -60,11 +64,8 @@ impl Registry {
     ) -> Result<Page, Status> {
         let span = self.span(resource, of)?;
         let cluster = of.cluster.as_ref().map_or("*", ClusterName::as_str);
-        let place = if resource.is_copy {
-            format!("{}/{cluster}", self.shard().unwrap_or("*"))
-        } else {
-            cluster.to_owned()
-        };
+        let place =
+            if resource.is_copy { format!("{}/{cluster}", self.shard().unwrap_or("*")) } else { cluster.to_owned() };
         let start = Start::of(options, resource, (&place, &of.namespace), &span.prefix, self.store.revision())?;
         let mut scan = Scan { registry: self, resource, of, place, span, start };
         if let Some(name) = of.single_name(resource, &options.selector, scan.span.scattered) {
@@ -137,7 +138,8 @@ impl Scan<'_> {
             Range { prefix: prefix.to_owned(), after: self.start.after.clone(), limit, revision: self.start.revision };
         self.registry.store.range(range).await.map_err(|error| match error {
             StoreError::Compacted { .. } if self.start.continued => {
-                let start = self.start.after.as_deref().and_then(|a| a.strip_prefix(&self.span.prefix)).unwrap_or_default();
+                let start =
+                    self.start.after.as_deref().and_then(|a| a.strip_prefix(&self.span.prefix)).unwrap_or_default();
                 errors::expired_continue(self.token(None, start))
             }
             StoreError::Compacted { .. } => errors::expired_list(),
