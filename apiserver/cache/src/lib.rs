@@ -39,8 +39,12 @@ impl CacheServer {
     /// A server over this store, which an API server may use too: their keys differ in the first segment. It needs no
     /// bootstrap. Of the options only `shutdown` matters.
     pub fn new(store: Arc<dyn Store>, options: Options) -> Self {
-        let service =
-            Service { resources: resources::all(), discovery: resources::discovery(), address: path::address };
+        let service = Service {
+            resources: resources::all(),
+            discovery: resources::discovery(),
+            openapi: None,
+            address: path::address,
+        };
         Self(ApiServer::with_service(store, options, service))
     }
 

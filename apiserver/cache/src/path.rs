@@ -56,9 +56,10 @@ pub(crate) fn address(path: &str) -> Result<Address<'_>, Status> {
     let (cluster, rest) = cut(behind).unwrap_or((behind, "/"));
     let cluster = match &*decode(cluster) {
         "*" => None,
-        name => Some(name.parse::<ClusterName>().map_err(|_| {
-            Status::bad_request(format!("invalid cluster: {name:?} is not a logical cluster name"))
-        })?),
+        name => Some(
+            name.parse::<ClusterName>()
+                .map_err(|_| Status::bad_request(format!("invalid cluster: {name:?} is not a logical cluster name")))?,
+        ),
     };
     Ok(Address::Shard { shard, cluster, rest })
 }
@@ -113,7 +114,10 @@ mod tests {
                         assert_eq!(case["status"], Value::Null, "{url}");
                         assert_eq!(address.rest(), case["rest"], "{url}");
                         let (shard, cluster) = shard(&address);
-                        assert_eq!((Value::from(shard), Value::from(cluster)), (case["shard"].clone(), case["cluster"].clone()));
+                        assert_eq!(
+                            (Value::from(shard), Value::from(cluster)),
+                            (case["shard"].clone(), case["cluster"].clone())
+                        );
                     }
                 }
             }
@@ -124,10 +128,13 @@ mod tests {
 
     #[test]
     fn names_are_decoded_once() {
-        let place = |path| address(path).map(|a| shard(&a)).map_err(|s| (s.code, s.message));
+        let place = |path: &str| address(path).map(|a| shard(&a)).map_err(|s| (s.code, s.message));
         let ok = |shard: &str, cluster: &str| Ok((shard.to_owned(), cluster.to_owned()));
         assert_eq!(place("/shards/%2A/clusters/%2a/apis"), ok("*", "*"));
-        assert_eq!(place("/shards/system%3Acache:server/clusters/system%3asystem-crds"), ok("system:cache:server", "system:system-crds"));
+        assert_eq!(
+            place("/shards/system%3Acache:server/clusters/system%3asystem-crds"),
+            ok("system:cache:server", "system:system-crds")
+        );
         assert_eq!(place(&format!("/shards/{}/clusters/r/", "a".repeat(61))), ok(&"a".repeat(61), "r"));
         for (path, words) in [
             ("/shards/%252A/clusters/root/apis", "invalid shard: \"%2A\" does not match the regex"),

@@ -4,7 +4,11 @@
 use std::{borrow::Cow, sync::Arc};
 
 use apiserver_api::{ClusterName, Status, url};
-use apiserver_machinery::{Resource, builtin, discovery, discovery::Discovery};
+use apiserver_machinery::{
+    Resource, builtin,
+    discovery::{self, Discovery},
+    openapi_v3::{self, OpenApiV3},
+};
 
 /// Where a request goes, as its path says; `rest` is the raw path behind that.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +60,8 @@ pub struct Service {
     pub resources: &'static [Resource],
     /// The documents of these resources.
     pub discovery: &'static Discovery,
+    /// Their schemas; `None` when they have none.
+    pub openapi: Option<&'static OpenApiV3>,
     /// Reads the raw path of a request.
     pub address: fn(&str) -> Result<Address<'_>, Status>,
 }
@@ -63,7 +69,12 @@ pub struct Service {
 impl Service {
     /// The API server: the built-in resources, below `/clusters/`.
     pub(crate) fn clusters() -> Self {
-        Self { resources: builtin::all(), discovery: discovery::builtin(), address: of_cluster }
+        Self {
+            resources: builtin::all(),
+            discovery: discovery::builtin(),
+            openapi: Some(openapi_v3::builtin()),
+            address: of_cluster,
+        }
     }
 
     /// The resource of this group (empty for core), version and plural.

@@ -1,19 +1,17 @@
 //! `/api`, `/apis` and below (api-server.md 1.2, 1.3).
 
 use apiserver_api::Status;
-use apiserver_machinery::{
-    discovery,
-    negotiate::{self, DiscoveryForm},
-};
+use apiserver_machinery::negotiate::{self, DiscoveryForm};
 use http::{HeaderValue, Response, header};
 
 use super::{body::Body, document, respond};
 use crate::server::Call;
 
 /// The paths that `/` lists.
-pub(crate) fn paths() -> Vec<&'static str> {
-    let own = ["/healthz", "/livez", "/openapi/v3", "/readyz", "/version"];
-    let mut all: Vec<&str> = discovery::builtin().paths().iter().map(String::as_str).chain(own).collect();
+pub(crate) fn paths(call: &Call<'_>) -> Vec<&'static str> {
+    let service = call.server.service();
+    let own = ["/healthz", "/livez", "/readyz", "/version"].into_iter().chain(service.openapi.map(|_| "/openapi/v3"));
+    let mut all: Vec<&str> = service.discovery.paths().iter().map(String::as_str).chain(own).collect();
     all.sort_unstable();
     all
 }
@@ -23,7 +21,7 @@ pub(crate) fn paths() -> Vec<&'static str> {
 /// # Errors
 /// 406.
 pub(crate) fn answer(call: &Call<'_>) -> Result<Option<Response<Body>>, Status> {
-    let documents = discovery::builtin();
+    let documents = call.server.service().discovery;
     let segments: Vec<&str> = call.info.path.trim_end_matches('/').split('/').skip(1).collect();
     let legacy = match segments[..] {
         ["api"] | ["apis"] => {

@@ -32,7 +32,7 @@ async fn path(call: &Call<'_>) -> Result<Response<Body>, Status> {
         return read_only(call, answer);
     }
     let answer = match path {
-        "/" => Some(respond::json(StatusCode::OK, &json!({"paths": discovery::paths()}))),
+        "/" => Some(respond::json(StatusCode::OK, &json!({"paths": discovery::paths(call)}))),
         "/version" | "/version/" => Some(respond::json(StatusCode::OK, &version::version())),
         _ => match discovery::answer(call)? {
             Some(answer) => Some(answer),

@@ -1,7 +1,6 @@
 //! `/openapi/v3` (api-server.md 1.6). There is no v2: clients that need it get 404, newer ones do not ask.
 
 use apiserver_api::Status;
-use apiserver_machinery::openapi_v3;
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 
@@ -14,7 +13,7 @@ use crate::server::Call;
 /// 404 for a group or version that is not served.
 pub(crate) fn answer(call: &Call<'_>) -> Result<Option<Response<Body>>, Status> {
     let Some(place) = call.info.path.strip_prefix("/openapi/v3") else { return Ok(None) };
-    let documents = openapi_v3::builtin();
+    let Some(documents) = call.server.service().openapi else { return Ok(None) };
     if matches!(place, "" | "/") {
         let index = documents.index(call.prefix);
         return Ok(Some(document::revalidated(call, &index.hash, respond::JSON, || Bytes::from(index.body))));

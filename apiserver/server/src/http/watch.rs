@@ -59,10 +59,7 @@ pub(crate) async fn watch(call: &Call<'_>, resource: &'static Resource) -> Resul
     };
     let opened = match start {
         Ok(start) => {
-            call.server
-                .registry()
-                .watch(resource, &call.collection(), WatchOptions { selector: options.selector, start })
-                .await
+            call.registry.watch(resource, &call.collection(), WatchOptions { selector: options.selector, start }).await
         }
         Err(status) => Err(status),
     };
