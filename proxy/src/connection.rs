@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     pin::{Pin, pin},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{
             AtomicBool,
             Ordering::{Relaxed, Release},
@@ -19,10 +19,11 @@ use http::HeaderValue;
 use hyper::{
     server::conn::{http1, http2},
     service::service_fn,
+    upgrade::OnUpgrade,
 };
 use hyper_util::rt::TokioIo;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, copy_bidirectional},
     net::TcpStream,
 };
 use tokio_rustls::TlsAcceptor;
@@ -31,7 +32,7 @@ use crate::{
     framing::Framing,
     h2::{Deferred, Streams},
     identity::Identity,
-    io::write_flat,
+    io::{tune, write_flat},
     serve::serve,
     worker::{Link, Worker},
 };
@@ -55,6 +56,15 @@ pub(crate) struct Peer {
     pub(crate) link: Arc<Link>,
     /// A request with two framings was read: nothing on this connection is served any more.
     pub(crate) ambiguous: AtomicBool,
+    /// Both ends of a connection that has switched protocols.
+    tunnel: Mutex<Option<(OnUpgrade, OnUpgrade)>>,
+}
+
+impl Peer {
+    /// Leaves a tunnel to the connection's task.
+    pub(crate) fn open_tunnel(&self, client: OnUpgrade, shard: OnUpgrade) {
+        *self.tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some((client, shard));
+    }
 }
 
 /// A connection known to the sweep.
@@ -90,7 +100,7 @@ async fn live(
     address: SocketAddr,
     link: &Arc<Link>,
 ) -> Result<(), crate::BoxError> {
-    tcp.set_nodelay(true)?;
+    tune(&tcp)?;
     let ip = HeaderValue::try_from(address.ip().to_canonical().to_string())?;
     let mut peer = Peer {
         identity: None,
@@ -98,6 +108,7 @@ async fn live(
         proto: HeaderValue::from_static("http"),
         link: link.clone(),
         ambiguous: AtomicBool::new(false),
+        tunnel: Mutex::default(),
     };
     let Some(acceptor) = tls else {
         let (is_h2, stream, read) = sniff(tcp).await?;
@@ -151,7 +162,7 @@ where
     // No `half_close`: hyper then notices a client that leaves while its request waits in a queue. No header timer:
     // the sweep does that for all connections at once.
     builder.half_close(false).auto_date_header(false).max_header_size(HEAD_MAX).max_buf_size(HEAD_MAX + (64 << 10));
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service).with_upgrades());
     let mut told = false;
     std::future::poll_fn(|cx| {
         if !told && link.is_draining() {
@@ -161,6 +172,13 @@ where
         connection.as_mut().poll(cx)
     })
     .await?;
+    let tunnel = peer.tunnel.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some((client, shard)) = tunnel {
+        // Counts as a request, so that the sweep leaves a quiet terminal alone.
+        link.requests.fetch_add(1, Relaxed);
+        let (client, shard) = futures_util::future::try_join(client, shard).await?;
+        copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(shard)).await?;
+    }
     Ok(())
 }
 

@@ -5,14 +5,16 @@ use std::{pin::pin, sync::Arc, task::Poll, time::Duration};
 use apiserver_api::Status;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version,
-    header::{COOKIE, EXPECT, TE},
+    header::{CONNECTION, COOKIE, EXPECT, TE, UPGRADE},
     request::Parts,
 };
+use hyper::upgrade::OnUpgrade;
 
 use crate::{
     Body,
     connection::Peer,
     core::Core,
+    door::custom,
     hop,
     identity::{self, Caller},
     metrics::Metrics,
@@ -119,6 +121,44 @@ pub(crate) async fn send(
         }
         Err(error) => Err(failure(core, &entry.shard.name, &error)),
     }
+}
+
+/// Sends a request to switch protocols. Only a 101 of the shard opens the tunnel, which the connection's task runs once
+/// the answer has been written; after any other answer the client's bytes are requests like all others (SE-01).
+///
+/// # Errors
+/// As [`send`]; 501 for a bundled server and for a client that does not speak HTTP/1.1.
+pub(crate) async fn switch(
+    worker: &Arc<Worker>,
+    route: &Route,
+    peer: &Peer,
+    mut parts: Parts,
+    protocol: HeaderValue,
+) -> Result<Response<Body>, Status> {
+    let core: &Core = &worker.core;
+    let entry = core.shards.get(route.shard).expect("routes name configured shards");
+    let clock = || fairness::Clock::now_ns(&*core.clock);
+    let cannot = || custom(StatusCode::NOT_IMPLEMENTED, "protocol upgrades are not served here");
+    let client = parts.extensions.remove::<OnUpgrade>().ok_or_else(cannot)?;
+    let switching = |headers: &mut HeaderMap, protocol| {
+        headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(UPGRADE, protocol);
+    };
+    switching(&mut parts.headers, protocol);
+    let request = Request::from_parts(parts, Body::empty());
+    let answer = entry.shard.switch(worker.number, &clock, request).await.ok_or_else(cannot)?;
+    let mut response = answer.map_err(|error| failure(core, &entry.shard.name, &error))?;
+    let protocol = response.headers_mut().remove(UPGRADE);
+    hop::remove(response.headers_mut());
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        return Ok(response);
+    }
+    let (Some(shard), Some(protocol)) = (response.extensions_mut().remove::<OnUpgrade>(), protocol) else {
+        return Err(temporary(StatusCode::BAD_GATEWAY, "the shard switches to a protocol it does not name", 1));
+    };
+    switching(response.headers_mut(), protocol);
+    peer.open_tunnel(client, shard);
+    Ok(response)
 }
 
 fn failure(core: &Core, shard: &str, error: &SendError) -> Status {

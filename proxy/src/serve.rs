@@ -16,7 +16,7 @@ use std::{
 use apiserver_api::{Reason, Status};
 use fairness::Clock;
 use futures_util::FutureExt;
-use http::{Method, Request, Response, StatusCode, Version, header::UPGRADE, request::Parts};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header::UPGRADE, request::Parts};
 use hyper::body::Incoming;
 
 use crate::{
@@ -86,10 +86,6 @@ async fn steps(worker: &Arc<Worker>, peer: &Peer, arrived_ns: u64, request: Requ
         Ok(route) => route,
         Err(status) => return refuse(&status, "workspace"),
     };
-    if parts.headers.contains_key(UPGRADE) && !is_h2c_offer(&parts.headers) {
-        let status = door::custom(StatusCode::NOT_IMPLEMENTED, "protocol upgrades are not served by this release");
-        return refuse(&status, "upgrade");
-    }
     let path = parts.uri.path().get(route.rest_at..).filter(|p| !p.is_empty()).unwrap_or("/");
     let query = parts.uri.query().unwrap_or_default();
     let plan = match admission::plan(core, &route, user, parts.method.as_str(), path, query) {
@@ -126,7 +122,13 @@ async fn admitted(
         Ok(permit) => permit,
         Err(rejection) => return rejected(&rejection, &parts.headers).map(Reply::plain),
     };
+    let protocol = upgrade(&parts).filter(|_| http_body::Body::is_end_stream(&body));
     forward::prepare(worker, &mut parts, route, caller, peer);
+    if let Some(protocol) = protocol {
+        // The seats go back when the protocol has been switched.
+        let answered = forward::switch(worker, route, peer, parts, protocol).await;
+        return answered.unwrap_or_else(|status| answer(&status)).map(Reply::plain);
+    }
     let longest = core.limits.request_timeout;
     let limit = (plan.kind == Kind::Plain).then(|| plan.timeout.map_or(longest, |t| t.min(longest)));
     let body = match plan.kind {
@@ -144,9 +146,10 @@ async fn admitted(
     }
 }
 
-/// An offer of HTTP/2 in plain text may be ignored (RFC 9110 section 7.8).
-fn is_h2c_offer(headers: &http::HeaderMap) -> bool {
-    headers.get_all(UPGRADE).iter().all(|v| v.as_bytes().eq_ignore_ascii_case(b"h2c"))
+/// The protocol to switch to, if the client asks for that (exec, attach, port-forward, watches by websocket). An offer
+/// of HTTP/2 in plain text may be ignored (RFC 9110 section 7.8).
+fn upgrade(parts: &Parts) -> Option<HeaderValue> {
+    parts.headers.get(UPGRADE).filter(|v| !v.as_bytes().eq_ignore_ascii_case(b"h2c")).cloned()
 }
 
 /// The gateway's own probes: open to everybody and outside every level (FA-11).

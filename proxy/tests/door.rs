@@ -257,5 +257,5 @@ async fn an_upgrade_is_refused_with_a_clear_word() {
     let (status, _, body) = once(&gateway, request).await;
     assert_eq!(status, StatusCode::NOT_IMPLEMENTED);
     assert!(body.contains("upgrades are not served"), "{body}");
-    assert_eq!(seen.len(), 0);
+    assert_eq!(seen.len(), 0, "a bundled server has no tunnels");
 }

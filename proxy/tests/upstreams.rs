@@ -300,3 +300,84 @@ async fn a_panic_costs_one_request() {
         assert_eq!(client.send_request(get_h2(path)).await.unwrap().status().as_u16(), want);
     }
 }
+
+const EXEC: &str = "/clusters/a/api/v1/namespaces/n/pods/p/exec?command=sh&command=-c&command=echo+a%2Bb&tty=";
+
+/// PX-11: bytes pass both ways, and one end may close before the other.
+#[tokio::test]
+async fn an_upgrade_becomes_a_tunnel() {
+    let address = raw_upstream(|mut socket, _| async move {
+        let head = read_head(&mut socket).await.unwrap();
+        assert!(head.starts_with(&format!("GET {EXEC} HTTP/1.1\r\n")), "{head}");
+        let head = head.to_lowercase();
+        assert!(head.contains("\r\nconnection: upgrade\r\n") && head.contains("\r\nupgrade: spdy/3.1\r\n"), "{head}");
+        assert!(head.contains("\r\nx-stream-protocol-version: v4"), "{head}");
+        let answer =
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-A: b\r\n\r\nhello";
+        socket.write_all(answer.as_bytes()).await.unwrap();
+        let (mut read, mut write) = socket.split();
+        tokio::io::copy(&mut read, &mut write).await.unwrap();
+        write.write_all(b"bye").await.unwrap();
+    })
+    .await;
+    let limits = Limits { idle_timeout: Duration::from_millis(1), ..Limits::default() };
+    let gateway = Gateway::start(GatewayOptions { limits, ..options(vec![remote(address)]) }).unwrap();
+    let mut socket = TcpStream::connect(gateway.address()).await.unwrap();
+    let ask = format!(
+        "GET {EXEC} HTTP/1.1\r\nHost: d\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4\r\n\r\n"
+    );
+    socket.write_all(ask.as_bytes()).await.unwrap();
+    let head = read_until(&mut socket, "hello").await.to_lowercase();
+    assert!(
+        head.starts_with("http/1.1 101") && head.contains("upgrade: spdy/3.1") && head.contains("x-a: b"),
+        "{head}"
+    );
+    let sent: Vec<u8> = (0..1_000_000u32).map(|n| (n % 253) as u8).collect();
+    let (mut read, mut write) = socket.split();
+    let mut got = Vec::new();
+    let (written, received) = tokio::join!(
+        async {
+            write.write_all(&sent).await?;
+            write.shutdown().await
+        },
+        read.read_to_end(&mut got)
+    );
+    written.unwrap();
+    received.unwrap();
+    assert!(got.len() == sent.len() + 3 && got.starts_with(&sent) && got.ends_with(b"bye"));
+}
+
+async fn read_until(socket: &mut TcpStream, end: &str) -> String {
+    let mut got = Vec::new();
+    while !String::from_utf8_lossy(&got).ends_with(end) {
+        assert!(socket.read_buf(&mut got).await.unwrap() > 0, "closed after {got:?}");
+    }
+    String::from_utf8(got).unwrap()
+}
+
+/// SE-01: after a refused upgrade the client's bytes are requests like all others.
+#[tokio::test]
+async fn a_refused_upgrade_opens_nothing() {
+    let seen = Seen::default();
+    let noted = seen.clone();
+    let refuse = move |request: Request<hyper::body::Incoming>| {
+        let is_exec = request.uri().path().ends_with("/exec");
+        noted.push(request.into_parts().0);
+        async move {
+            let mut response = ok("no");
+            *response.status_mut() = if is_exec { StatusCode::FORBIDDEN } else { StatusCode::OK };
+            response
+        }
+    };
+    let gateway = Gateway::start(options(vec![remote(upstream(refuse).await)])).unwrap();
+    let mut socket = TcpStream::connect(gateway.address()).await.unwrap();
+    let upgrade = format!("GET {EXEC} HTTP/1.1\r\nHost: d\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+    socket.write_all(upgrade.as_bytes()).await.unwrap();
+    assert!(read_until(&mut socket, "\r\n\r\nno").await.starts_with("HTTP/1.1 403"));
+    let smuggled = "GET /clusters/b/api/v1/secrets HTTP/1.1\r\nHost: d\r\nX-Remote-Group: system:masters\r\n\r\n";
+    socket.write_all(smuggled.as_bytes()).await.unwrap();
+    assert!(read_until(&mut socket, "\r\n\r\nno").await.starts_with("HTTP/1.1 200"));
+    let requests = seen.take();
+    let groups: Vec<_> = requests[1].headers.get_all("x-remote-group").iter().collect();
+    assert_eq!(groups, ["system:unauthenticated"]);
+}

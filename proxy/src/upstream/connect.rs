@@ -7,7 +7,7 @@ use rustls::pki_types::ServerName;
 use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use crate::{BoxError, options::RemoteOptions};
+use crate::{BoxError, io, options::RemoteOptions};
 
 /// A connected socket.
 pub(crate) enum Stream {
@@ -60,7 +60,7 @@ impl Endpoint {
     pub(crate) async fn connect(&self) -> Result<Stream, BoxError> {
         let stand = async {
             let tcp = TcpStream::connect(&self.authority).await?;
-            tcp.set_nodelay(true)?;
+            io::tune(&tcp)?;
             Ok::<_, BoxError>(match &self.tls {
                 None => Stream::Plain(tcp),
                 Some((connector, name)) => Stream::Tls(Box::new(connector.connect(name.clone(), tcp).await?)),

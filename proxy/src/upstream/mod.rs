@@ -90,6 +90,23 @@ impl Shard {
         }
     }
 
+    /// Forwards a request to switch protocols, on a connection of its own; `None` for a bundled server. An answer of
+    /// 101 carries the connection in its extensions, any other is an ordinary answer.
+    pub(crate) async fn switch(
+        &self,
+        pool: usize,
+        clock: &impl Fn() -> u64,
+        mut request: Request<Body>,
+    ) -> Option<Result<Response<Body>, SendError>> {
+        let Way::Remote(remote) = &self.way else { return None };
+        let pool = remote.pools.get(pool).expect("one pool per worker was made");
+        remote.address(&mut request);
+        Some(match remote.connect(pool, clock).await {
+            Ok(lease) => lease.send(request).await.map_err(|(error, _)| error),
+            Err(error) => Err(error),
+        })
+    }
+
     /// Forwards one request, hop-by-hop headers already removed. `pool` is the number of the calling worker: a
     /// connection is only ever used by the runtime that made it. `clock` is read when a connection is made.
     pub(crate) async fn send(

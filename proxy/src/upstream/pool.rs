@@ -11,7 +11,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 
@@ -113,7 +113,7 @@ where
     // Ends by itself when the lease or the body is dropped, or when the shard hangs up.
     tokio::spawn(async move {
         let _slot = slot;
-        if let Err(error) = connection.await {
+        if let Err(error) = connection.with_upgrades().await {
             tracing::debug!(%error, "connection to a shard ended");
         }
     });
@@ -129,6 +129,10 @@ impl Lease {
         match self.sender.try_send_request(request).await {
             Ok(response) => {
                 let (parts, body) = response.into_parts();
+                if parts.status == StatusCode::SWITCHING_PROTOCOLS {
+                    // The connection speaks something else now: it never comes back.
+                    return Ok(Response::from_parts(parts, Body::empty()));
+                }
                 Ok(Response::from_parts(parts, Body::leased(body, self)))
             }
             Err(mut error) => {
