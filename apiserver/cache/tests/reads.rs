@@ -172,3 +172,16 @@ async fn a_watch_begins_with_the_state_and_marks_its_end() {
     client.put("ruby", "one", "c").await;
     assert_eq!(events.told().await, "ADDED ruby|one/c");
 }
+
+#[tokio::test]
+async fn tables_and_metadata_alone_tell_the_place_too() {
+    let client = admin();
+    client.put("amber", "root", "a").await;
+    let metadata =
+        Client { accept: "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", ..client.clone() };
+    assert_eq!(metadata.list(&at("*", "*", EXPORTS)).await, ["amber|root/a"]);
+    let table = Client { accept: "application/json;as=Table;g=meta.k8s.io;v=v1", ..client };
+    let (_, rows) = table.get(&at("*", "*", EXPORTS)).await;
+    assert_eq!(rows["rows"][0]["cells"][0], "a");
+    assert_eq!(place(&rows["rows"][0]["object"]), "amber|root/a");
+}

@@ -1,7 +1,10 @@
 //! Writes, and what is refused.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
 mod support;
 
+use apiserver_machinery::options::{DeleteOptions, ListOptions, WriteOptions};
+use apiserver_server::{Registry, registry::Collection};
 use serde_json::{Value, json};
 use support::{Client, EXPORTS, Events, admin, at, export, place};
 
@@ -166,4 +169,44 @@ async fn discovery_names_what_is_held() {
     let names: Vec<&Value> = list["resources"].as_array().unwrap().iter().map(|r| &r["name"]).collect();
     assert_eq!(names, ["apiconversions", "apiexportendpointslices", "apiresourceschemas"]);
     assert_eq!(client.get(&at("*", "*", "/openapi/v3")).await.0, 404);
+}
+
+#[tokio::test]
+async fn contents_are_free_but_not_the_envelope() {
+    let client = admin();
+    let path = at("amber", "root", EXPORTS);
+    let roles = at("amber", "root", "/apis/rbac.authorization.k8s.io/v1/clusterroles");
+    for (path, body, want, words) in [
+        (&path, json!({"spec": 1}), 422, "metadata.name: Required value"),
+        (&path, json!({"metadata": {"name": "a/b"}}), 422, "may not contain '/'"),
+        (&path, json!({"kind": "Shard", "metadata": {"name": "a"}}), 400, "cannot be handled as a APIExport"),
+        (&path, json!({"apiVersion": "v1", "metadata": {"name": "a"}}), 400, "does not match the expected API version"),
+        (&path, json!({"metadata": {"name": "a", "labels": 1}}), 400, "labels"),
+        (&path, json!([1]), 400, "want an object"),
+        (&roles, json!({"metadata": {"name": "system:kcp:Admin"}, "rules": null}), 201, ""),
+    ] {
+        let (code, message) = client.refused("POST", path, Some(&body)).await;
+        assert!(code == want && message.contains(words), "{body}: {code} {message}");
+    }
+    let kept = client.get(&format!("{roles}/system:kcp:Admin")).await;
+    assert_eq!((kept.0, kept.1.get("rules")), (200, Some(&Value::Null)));
+}
+
+#[tokio::test]
+async fn without_http_a_write_needs_its_shard_too() {
+    let server = admin().server;
+    let exports = apiserver_cache::resources::find("apis.kcp.io", "apiexports").unwrap();
+    let root = "root".parse().unwrap();
+    let create =
+        async |registry: &Registry| registry.create(exports, &root, "", export("a", 1), &WriteOptions::default()).await;
+    assert_eq!(create(server.registry()).await.unwrap_err().code, 500);
+    let amber = server.registry().of_shard("amber");
+    let created = create(&amber).await.unwrap();
+    assert_eq!((created.shard(), created.cluster(), created.name()), (Some("amber"), "root", "a"));
+    let (list, delete) = (ListOptions::default(), DeleteOptions::default());
+    let everywhere = Collection::everywhere();
+    assert_eq!(server.registry().delete_collection(exports, &everywhere, &list, &delete).await.unwrap_err().code, 500);
+    assert_eq!(server.registry().list(exports, &everywhere, &list).await.unwrap().items.len(), 1);
+    assert_eq!(amber.delete_collection(exports, &everywhere, &list, &delete).await.unwrap().items.len(), 1);
+    assert_eq!(server.registry().list(exports, &everywhere, &list).await.unwrap().items.len(), 0);
 }

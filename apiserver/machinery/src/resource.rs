@@ -164,3 +164,23 @@ impl Resource {
         self.subresources.contains(&name)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        for (rule, good, bad) in [
+            (NameRule::Subdomain, "a.b", "a:b"),
+            (NameRule::Label, "a-b", "a.b"),
+            (NameRule::Fixed("cluster"), "cluster", "a"),
+            (NameRule::PathSegment, "system:kcp:Admin", "a/b"),
+            (NameRule::PathSegment, "...", ".."),
+            (NameRule::PathSegment, "a b", "a%20b"),
+        ] {
+            assert_eq!(rule.check(good), Ok(()), "{rule:?}");
+            assert!(rule.check(bad).is_err(), "{rule:?}");
+        }
+    }
+}

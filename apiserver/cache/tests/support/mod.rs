@@ -18,12 +18,13 @@ pub const EXPORTS: &str = "/apis/apis.kcp.io/v1alpha2/apiexports";
 pub struct Client {
     pub server: CacheServer,
     pub groups: &'static [&'static str],
+    pub accept: &'static str,
 }
 
 /// An empty server, and an administrator of it.
 pub fn admin() -> Client {
     let server = CacheServer::new(Arc::new(Embedded::in_memory()), Options::default());
-    Client { server, groups: &["system:masters"] }
+    Client { server, groups: &["system:masters"], accept: "application/json" }
 }
 
 /// The path of something at a place.
@@ -53,7 +54,7 @@ impl Client {
     pub async fn response(&self, method: &str, path: &str, body: String) -> http::Response<Body> {
         let content_type = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
         let mut request = Request::builder().method(method).uri(path).header("content-type", content_type);
-        request = request.header("x-remote-user", "u");
+        request = request.header("x-remote-user", "u").header("accept", self.accept);
         for group in self.groups {
             request = request.header("x-remote-group", *group);
         }
