@@ -11,7 +11,8 @@
 //! * A shard never sees an identity, a cluster prefix or a framing that the gateway has not made or checked itself.
 //! * Workers share nothing that is locked on the path of a request but the scheduler.
 
-#[allow(rustdoc::private_intra_doc_links, reason = "the map of the crate names its private modules")]
+#![allow(rustdoc::private_intra_doc_links, reason = "the map of the crate names its private modules")]
+
 mod admin;
 mod admission;
 mod body;

@@ -76,6 +76,8 @@ pub struct Limits {
     pub connect_timeout: Duration,
     /// Until a shard begins to answer a request that is not long-running and names no `timeout`.
     pub request_timeout: Duration,
+    /// A watch that the shard has not begun to answer after this gives its seats back and goes on without.
+    pub watch_start_timeout: Duration,
     /// How long a request for an unknown workspace waits for the index to learn of it.
     pub lookup_wait: Duration,
 }
@@ -92,6 +94,7 @@ impl Default for Limits {
             upstream_connections: 10_000,
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(60),
+            watch_start_timeout: Duration::from_secs(30),
             lookup_wait: Duration::from_millis(100),
         }
     }

@@ -6,15 +6,18 @@
 
 use std::{
     convert::Infallible,
+    future::Future,
     panic::AssertUnwindSafe,
+    pin::pin,
     sync::{
         Arc,
         atomic::Ordering::{Acquire, Relaxed},
     },
+    task::Poll,
 };
 
 use apiserver_api::{Reason, Status};
-use fairness::Clock;
+use fairness::{Clock, Permit};
 use futures_util::FutureExt;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header::UPGRADE, request::Parts};
 use hyper::body::Incoming;
@@ -135,7 +138,13 @@ async fn admitted(
         Kind::LongRunning => Body::from(body),
         _ => Body::upload(body, worker, &peer.link),
     };
-    match forward::send(worker, route, limit, parts, body).await {
+    let mut permit = permit;
+    let answered = {
+        let send = forward::send(worker, route, limit, parts, body);
+        let held = (plan.kind == Kind::Watch).then_some(&mut permit);
+        release_when_late(worker, held, send).await
+    };
+    match answered {
         Ok(response) => response.map(|body| match plan.kind {
             Kind::Plain => Reply::new(body, permit),
             // It has been initialised, as far as a gateway can see, when its head arrives: the seats go back.
@@ -144,6 +153,30 @@ async fn admitted(
         }),
         Err(status) => answer(&status).map(Reply::plain),
     }
+}
+
+/// Awaits `answer`; a watch's permit is dropped if that takes too long (FA-24).
+async fn release_when_late<T>(
+    worker: &Arc<Worker>,
+    mut held: Option<&mut Option<Permit>>,
+    answer: impl Future<Output = T>,
+) -> T {
+    let mut answer = pin!(answer);
+    let mut timer = None;
+    std::future::poll_fn(|cx| {
+        let polled = answer.as_mut().poll(cx);
+        if let (Poll::Pending, Some(permit)) = (&polled, held.as_deref_mut())
+            && permit.is_some()
+        {
+            let after = worker.core.limits.watch_start_timeout;
+            let timer = timer.get_or_insert_with(|| worker.wake_after(after, cx.waker().clone()));
+            if timer.is_over(cx.waker()) {
+                *permit = None;
+            }
+        }
+        polled
+    })
+    .await
 }
 
 /// The protocol to switch to, if the client asks for that (exec, attach, port-forward, watches by websocket). An offer

@@ -217,6 +217,31 @@ async fn clients_that_leave_free_their_seats_and_places() {
     assert_eq!(quick.send_request(get("/clusters/a/api/v1/quick")).await.unwrap().status(), StatusCode::OK);
 }
 
+/// FA-24: a watch that the shard does not begin to answer gives its seat to others.
+#[tokio::test]
+async fn a_watch_that_does_not_begin_gives_its_seat_back() {
+    let shard = local(|request: Request<Body>| async move {
+        if request.uri().query() == Some("watch=1") {
+            std::future::pending::<()>().await;
+        }
+        ok("ok")
+    });
+    let limits = proxy::Limits { watch_start_timeout: std::time::Duration::from_millis(1), ..proxy::Limits::default() };
+    let options = GatewayOptions {
+        fairness: Some(one_level(QUEUE)),
+        limits,
+        ..options(vec![ShardOptions { seats: 1, ..shard }])
+    };
+    let gateway = Gateway::start(options).unwrap();
+    let mut watcher = h1(&gateway).await;
+    let watch = tokio::spawn(async move { watcher.send_request(get("/clusters/a/api/v1/pods?watch=1")).await.is_ok() });
+    metric_becomes(&gateway, IN_USE, 1.0).await;
+    assert_eq!(once(&gateway, get("/clusters/b/api/v1/pods")).await.0, StatusCode::OK);
+    metric_becomes(&gateway, IN_USE, 0.0).await;
+    assert!(!watch.is_finished());
+    watch.abort();
+}
+
 /// A class that limits the rate of its workspaces, each on its own.
 #[tokio::test]
 async fn a_class_may_limit_the_rate() {
