@@ -208,8 +208,14 @@ impl Worker {
         let late: Vec<_> =
             lock(&self.links).iter().filter(|(_, l)| self.is_late(l, now)).map(|(_, l)| l.clone()).collect();
         for link in late {
-            self.core.metrics.closed_by_sweep.increment(1);
-            link.kill();
+            let is_idle = link.established.load(Relaxed) && link.head_since.load(Relaxed) == 0;
+            if is_idle && !link.is_draining() {
+                // With a goodbye: a request may be on its way.
+                link.drain();
+            } else {
+                self.core.metrics.closed_by_sweep.increment(1);
+                link.kill();
+            }
         }
         let due: Vec<_> = lock(&self.deadlines)
             .iter_mut()
