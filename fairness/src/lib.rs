@@ -13,6 +13,7 @@ pub mod pricing;
 pub mod profile;
 pub mod scheduler;
 pub mod shuffle;
+pub mod sim;
 #[cfg(test)]
 mod vectors;
 mod wait;

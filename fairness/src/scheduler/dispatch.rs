@@ -94,7 +94,6 @@ impl Scheduler {
                 Room::Shard => self.too_wide(&choice, head, width),
                 Room::Fits if choice.reserved => return Some(self.start(now, choice.leaf)),
                 Room::Fits => {
-                    let slow = self.is_slow(choice.customer);
                     if let Some(end) = self.unripe(now, choice.customer, width) {
                         self.wakeup = Some(self.wakeup.map_or(end, |w| w.min(end)));
                         self.pass(choice.customer);
@@ -103,9 +102,7 @@ impl Scheduler {
                     if self.headroom_forbids(now, choice.customer, width) {
                         return None;
                     }
-                    if slow {
-                        self.marks.lend(width);
-                    }
+                    self.marks.lend(width);
                     return Some(self.start(now, choice.leaf));
                 }
             }
@@ -146,6 +143,7 @@ impl Scheduler {
 
     /// Whether a request of this width fits at every step of its path. Own limits come before the shard's:
     /// for a request that its own level or workspace cannot take now, collecting seats would be in vain.
+    /// The pool has no limit of its own: what does not fit there does not fit the shard.
     pub(super) fn room(&self, leaf: u32, width: u32) -> Room {
         let mut at = leaf;
         let mut shard = true;
@@ -154,7 +152,7 @@ impl Scheduler {
             let maximum = self.maximum(at);
             // A maximum that fell below a waiting request's width: it may run alone there.
             let alone = node.u == 0 && maximum > 0;
-            if node.u.saturating_add(width) > maximum && !alone {
+            if node.u.saturating_add(width) > maximum && !alone && at != self.pool {
                 return Room::Below(at);
             }
             let parent = node.parent;
@@ -336,7 +334,7 @@ impl Scheduler {
         if self.tuning.ripeness == 0 {
             return false;
         }
-        let (Some(own), Some(all)) = (self.seat_duration(customer), self.horizon.durations.weighted_mean()) else {
+        let (Some(own), Some(all)) = (self.seat_duration(customer), self.horizon.usual.mean()) else {
             return false;
         };
         if own < all.saturating_mul(SLOW) {

@@ -54,17 +54,21 @@ fn ratio(a: u128, b: u128) -> u64 {
 #[derive(Clone, Debug)]
 pub(super) struct Horizon {
     pub(super) durations: Durations,
+    /// The same over a longer past: what a workspace must exceed by far to count as slow. A burst of short
+    /// requests must not make everybody else slow.
+    pub(super) usual: Durations,
     pub(super) t: u64,
 }
 
 impl Horizon {
     pub(super) fn new() -> Self {
-        Self { durations: Durations::default(), t: 100 * MILLISECOND }
+        Self { durations: Durations::default(), usual: Durations::default(), t: 100 * MILLISECOND }
     }
 
     /// `mean_age` is that of the seats that still run.
     pub(super) fn released(&mut self, width: u32, duration: u64, mean_age: u64) {
         self.durations.observe_shard(width, duration);
+        self.usual.observe(width, duration, |x| x >> 12);
         let residual = self.durations.weighted_mean().unwrap_or(0) / 2;
         self.t = residual.max(mean_age).clamp(MILLISECOND, 60 * SECOND);
     }

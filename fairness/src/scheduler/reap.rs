@@ -14,34 +14,35 @@ use super::{
 impl Scheduler {
     /// A node became idle: it is looked at when its time has come.
     pub(super) fn may_idle(&mut self, n: u32, now: u64) {
+        let due = now.saturating_add(self.tuning.idle_ns);
         let node = &mut self.nodes[n as usize];
         node.idle_since = now;
         if !node.in_reap && n != ROOT && n != self.pool {
             node.in_reap = true;
-            self.reap_queue.push_back(n);
+            self.reap_queue.push_back((due, n));
         }
     }
 
     /// Looks at up to `most` nodes that were idle, drops those it can, and says when to come again.
     pub fn reap(&mut self, now: u64, most: usize) -> Option<u64> {
         for _ in 0..most {
-            let &n = self.reap_queue.front()?;
-            let due = self.nodes[n as usize].idle_since.saturating_add(self.tuning.idle_ns);
+            if self.reap_queue.front().is_none_or(|(due, _)| *due > now) {
+                break;
+            }
+            let Some((_, n)) = self.reap_queue.pop_front() else { break };
             if !self.is_idle(n) {
                 // It comes again when it is idle again.
                 self.nodes[n as usize].in_reap = false;
-                self.reap_queue.pop_front();
-            } else if due > now {
-                // Later ones may be due a little earlier when this one was busy in between.
-                return Some(due);
+                continue;
+            }
+            let due = self.nodes[n as usize].idle_since.saturating_add(self.tuning.idle_ns);
+            if due > now {
+                // It was busy in between.
+                self.reap_queue.push_back((due, n));
+            } else if self.owes_nothing(n, now) {
+                self.remove(n, now);
             } else {
-                self.reap_queue.pop_front();
-                if self.owes_nothing(n, now) {
-                    self.remove(n, now);
-                } else {
-                    self.nodes[n as usize].idle_since = now;
-                    self.reap_queue.push_back(n);
-                }
+                self.reap_queue.push_back((now.saturating_add(self.tuning.idle_ns), n));
             }
         }
         self.next_reap()
@@ -49,7 +50,7 @@ impl Scheduler {
 
     /// When [`Scheduler::reap`] has something to do.
     pub fn next_reap(&self) -> Option<u64> {
-        self.reap_queue.front().map(|&n| self.nodes[n as usize].idle_since.saturating_add(self.tuning.idle_ns))
+        self.reap_queue.front().map(|(due, _)| *due)
     }
 
     /// The owner of a node that was dropped since the last call, one at a time. Its [`NodeId`] is void.

@@ -82,7 +82,8 @@ pub struct Scheduler {
     pub(super) passed: Vec<u32>,
     pub(super) passed_requests: Vec<u32>,
     pub(super) wakeup: Option<u64>,
-    pub(super) reap_queue: std::collections::VecDeque<u32>,
+    /// Nodes that were idle, with the time to look at them.
+    pub(super) reap_queue: std::collections::VecDeque<(u64, u32)>,
     pub(super) reaped: Vec<Owner>,
     /// Heap entries looked at, for the cost law.
     pub(super) looks: u64,
@@ -485,6 +486,11 @@ impl Scheduler {
     /// Mean duration of the shard's requests in nanoseconds, if known.
     pub fn mean_duration(&self) -> Option<u64> {
         self.horizon.durations.mean()
+    }
+
+    /// Heap entries looked at so far, for the law of cost.
+    pub fn looks(&self) -> u64 {
+        self.looks
     }
 
     /// The horizon: how long a running seat is expected to last, in nanoseconds.

@@ -4,7 +4,6 @@
 
 use super::{
     dispatch::Room,
-    node::NONE,
     requests::{RequestId, State},
     tree::{ROOT, Scheduler},
 };
@@ -82,7 +81,7 @@ impl Scheduler {
             let node = &self.nodes[at as usize];
             if node.blocked {
                 // A wider sibling stands first below this node and waits for room there.
-                return Some(Why::Turn);
+                return Some(Why::Max);
             }
             if node.u >= node.r && self.available(node.parent) <= 0 {
                 return Some(if node.parent == ROOT { Why::Reserved } else { Why::Max });
@@ -90,15 +89,5 @@ impl Scheduler {
             at = node.parent;
         }
         None
-    }
-
-    /// Whether some backlogged child anywhere could start: what must not be true when dispatch says `None`,
-    /// headroom, ripeness and wide heads aside. O(nodes), for tests and `explain`.
-    pub fn anybody_fits(&self) -> bool {
-        (1..self.nodes.len() as u32).any(|n| {
-            let node = &self.nodes[n as usize];
-            let waits = node.live && node.inner == NONE && node.waiting > 0;
-            waits && self.room(n, self.requests.at(node.head).width) == Room::Fits
-        })
     }
 }

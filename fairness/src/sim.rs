@@ -1,0 +1,20 @@
+//! A simulator in virtual time: the scheduler under made-up traffic, hours of it in seconds.
+//!
+//! A [`Scenario`] says who sends what; [`run`] plays it on the same [`Shard`](crate::scheduler::Shard) that
+//! the gate uses and measures what everybody got. Equal scenarios give equal reports, seed included.
+//! Durations are known to the simulator only; the scheduler learns of an end when it happens.
+//!
+//! What it leaves out: the price of a request (a scenario gives the width), classification, and shards whose
+//! speed depends on their load.
+
+mod events;
+mod measure;
+mod random;
+mod scenario;
+mod traffic;
+
+pub use self::{
+    measure::{GroupReport, Report},
+    scenario::{Change, Distribution, LevelSpec, Reach, Scenario, ScenarioError, Source, Workspace},
+    traffic::run,
+};
