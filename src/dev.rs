@@ -3,7 +3,8 @@
 use std::{fs, path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context;
-use apiserver_api::Status;
+use apiserver_api::{Status, url};
+use apiserver_cache::CacheServer;
 use apiserver_server::{ApiServer, Registry, Trust};
 use apiserver_storage::{Embedded, Store};
 use config::{FairnessConfig, GatewayConfig};
@@ -37,6 +38,7 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let shutdown = CancellationToken::new();
     let server = api_server(&runtime, store.clone(), &url, &shutdown).map_err(|e| anyhow::anyhow!("the store: {e}"))?;
+    let cache = CacheServer::new(store.clone(), server_options(&url, &shutdown));
     let controllers = start_controllers(&runtime, server.registry(), &url, &shutdown);
     let counts = Observers::new(observers::Options::default());
     let (feed, workspaces) = mpsc::channel(FEED);
@@ -53,7 +55,7 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
         shards: vec![ShardOptions {
             name: SHARD.into(),
             seats: config.seats,
-            upstream: Upstream::Local(service(server)),
+            upstream: Upstream::Local(service(server, cache)),
             observers: Some((counts, feed)),
         }],
         fairness: config.fairness,
@@ -107,8 +109,7 @@ fn api_server(
     url: &str,
     shutdown: &CancellationToken,
 ) -> Result<ApiServer, Status> {
-    let options = apiserver_server::Options { external_url: url.into(), shutdown: shutdown.clone() };
-    let server = ApiServer::new(store, options);
+    let server = ApiServer::new(store, server_options(url, shutdown));
     runtime.block_on(server.bootstrap())?;
     Ok(server)
 }
@@ -123,11 +124,22 @@ fn start_controllers(
     runtime.spawn(apiserver_controllers::run(registry.clone(), options, shutdown.clone()))
 }
 
-/// The API server as the gateway calls it. Nobody else can, so what the gateway says of the user is believed.
-fn service(server: ApiServer) -> LocalService {
+fn server_options(url: &str, shutdown: &CancellationToken) -> apiserver_server::Options {
+    apiserver_server::Options { external_url: url.into(), shutdown: shutdown.clone() }
+}
+
+/// API server and cache server as the gateway calls them. Nobody else can, so what it says of the user is believed.
+/// Their keys in the store begin differently, so they share it.
+fn service(server: ApiServer, cache: CacheServer) -> LocalService {
     LocalService::new(tower::service_fn(move |request: http::Request<Body>| {
-        let server = server.clone();
-        async move { Ok(server.handle(request, Trust::Gateway).await.map(Body::new)) }
+        let (server, cache) = (server.clone(), cache.clone());
+        async move {
+            let answer = match url::split(request.uri().path()) {
+                Ok(url::Target::Cache { .. }) => cache.handle(request, Trust::Gateway).await,
+                _ => server.handle(request, Trust::Gateway).await,
+            };
+            Ok(answer.map(Body::new))
+        }
     }))
 }
 

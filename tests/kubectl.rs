@@ -129,3 +129,16 @@ fn a_deleted_workspace_is_gone_with_its_content() {
     let output = dev.kubectl("root:team-b", &["get", "cm"]);
     said(&output, &["get", "cm"]);
 }
+
+#[test]
+fn the_cache_server_is_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let dev = Dev::start(directory.path(), &[]);
+    let shards = "/services/cache/shards/root/clusters/root/apis/core.kcp.io/v1alpha1/shards";
+    let object = r#"{"apiVersion":"core.kcp.io/v1alpha1","kind":"Shard","metadata":{"name":"root"},"spec":{"baseURL":"https://x"}}"#;
+    let args = ["create", "--raw", shards, "-f", "-"];
+    said(&dev.kubectl_with("root", &args, object), &args);
+    let everywhere = "/services/cache/shards/*/clusters/*/apis/core.kcp.io/v1alpha1/shards";
+    let all = dev.kubectl_ok("root", &["get", "--raw", everywhere]);
+    assert!(all.contains(r#""kcp.io/shard":"root""#), "{all}");
+}
