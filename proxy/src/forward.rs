@@ -30,10 +30,15 @@ const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto")
 const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 
+/// About as many headers as the gateway adds.
+const OWN_HEADERS: usize = 10;
+
 /// Makes the shard's request out of the client's: nothing a client says about itself, its way or its connection is
 /// passed on as if the gateway had said it.
 pub(crate) fn prepare(worker: &Worker, parts: &mut Parts, route: &Route, caller: &Caller, peer: &Peer) {
     let headers = &mut parts.headers;
+    // Once for all that follow, instead of growing step by step.
+    headers.reserve(OWN_HEADERS);
     hop::remove(headers);
     if parts.version == Version::HTTP_2 {
         // Every HTTP/2 client takes trailers; one of HTTP/1.1 has to say so.

@@ -48,7 +48,8 @@ pub(crate) async fn resolve(core: &Core, uri: &Uri, method: &str, user: &UserInf
     match target {
         Target::Cluster { path: cluster, rest } => {
             let found = match core.index.lookup(&cluster) {
-                Lookup::Unknown { .. } => wait(core, &cluster).await,
+                // Boxed: it is rare, and would make every request's future larger.
+                Lookup::Unknown { .. } => Box::pin(wait(core, &cluster)).await,
                 other => other,
             };
             match found {

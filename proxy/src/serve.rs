@@ -18,7 +18,6 @@ use std::{
 
 use apiserver_api::{Reason, Status};
 use fairness::{Clock, Permit};
-use futures_util::FutureExt;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header::UPGRADE, request::Parts};
 use hyper::body::Incoming;
 
@@ -42,8 +41,14 @@ pub(crate) async fn serve(
 ) -> Result<Response<Reply>, Infallible> {
     let flight = Flight::new(worker.clone(), peer.clone(), worker.core.clock.now_ns());
     let version = request.version();
-    let steps = AssertUnwindSafe(steps(&worker, &peer, flight.arrived_ns, request)).catch_unwind();
-    let mut response = match steps.await {
+    // Pinned here and polled in place: wrapping it by value would move a large future around for every request.
+    let mut steps = pin!(steps(&worker, &peer, flight.arrived_ns, request));
+    let outcome =
+        std::future::poll_fn(|cx| match std::panic::catch_unwind(AssertUnwindSafe(|| steps.as_mut().poll(cx))) {
+            Ok(polled) => polled.map(Ok),
+            Err(panic) => Poll::Ready(Err(panic)),
+        });
+    let mut response = match outcome.await {
         Ok(response) => response,
         Err(_) => {
             worker.core.metrics.panics.increment(1);
@@ -116,7 +121,7 @@ async fn admitted(
     plan: Plan,
 ) -> Response<Reply> {
     let core = &*worker.core;
-    if core.shards.get(route.shard).is_some_and(|s| s.shard.is_open_circuit(core.clock.now_ns())) {
+    if core.shards.get(route.shard).is_some_and(|s| s.shard.is_open_circuit(|| core.clock.now_ns())) {
         core.metrics.refused("circuit-open");
         let message = "the shard does not accept connections";
         return answer(&temporary(StatusCode::SERVICE_UNAVAILABLE, message, 1)).map(Reply::plain);
@@ -129,7 +134,7 @@ async fn admitted(
     forward::prepare(worker, &mut parts, route, caller, peer);
     if let Some(protocol) = protocol {
         // The seats go back when the protocol has been switched.
-        let answered = forward::switch(worker, route, peer, parts, protocol).await;
+        let answered = Box::pin(forward::switch(worker, route, peer, parts, protocol)).await;
         return answered.unwrap_or_else(|status| answer(&status)).map(Reply::plain);
     }
     let longest = core.limits.request_timeout;

@@ -14,8 +14,9 @@ pub(crate) struct Breaker {
 
 impl Breaker {
     /// Whether requests should be refused now.
-    pub(crate) fn is_open(&self, now_ns: u64) -> bool {
-        now_ns < self.retry_at_ns.load(Relaxed)
+    pub(crate) fn is_open(&self, clock: impl Fn() -> u64) -> bool {
+        let retry_at = self.retry_at_ns.load(Relaxed);
+        retry_at != 0 && clock() < retry_at
     }
 
     /// Whether a connection may be tried now. After a pause exactly one caller gets a yes, the others wait for what
@@ -52,16 +53,16 @@ mod tests {
         let breaker = Breaker::default();
         assert!(breaker.admit(5) && breaker.admit(5));
         breaker.failure(0);
-        assert!(breaker.is_open(FIRST_PAUSE_NS - 1) && !breaker.admit(FIRST_PAUSE_NS - 1));
-        assert!(!breaker.is_open(FIRST_PAUSE_NS));
+        assert!(breaker.is_open(|| FIRST_PAUSE_NS - 1) && !breaker.admit(FIRST_PAUSE_NS - 1));
+        assert!(!breaker.is_open(|| FIRST_PAUSE_NS));
         assert!(breaker.admit(FIRST_PAUSE_NS), "the probe");
-        assert!(!breaker.admit(FIRST_PAUSE_NS) && breaker.is_open(FIRST_PAUSE_NS + 1), "the others wait for it");
+        assert!(!breaker.admit(FIRST_PAUSE_NS) && breaker.is_open(|| FIRST_PAUSE_NS + 1), "the others wait for it");
         breaker.failure(FIRST_PAUSE_NS);
-        assert!(breaker.is_open(2 * FIRST_PAUSE_NS) && !breaker.is_open(3 * FIRST_PAUSE_NS));
+        assert!(breaker.is_open(|| 2 * FIRST_PAUSE_NS) && !breaker.is_open(|| 3 * FIRST_PAUSE_NS));
         for _ in 0..40 {
             breaker.failure(0);
         }
-        assert!(!breaker.is_open(MAX_PAUSE_NS));
+        assert!(!breaker.is_open(|| MAX_PAUSE_NS));
         breaker.success();
         assert!(breaker.admit(0) && breaker.admit(0));
     }

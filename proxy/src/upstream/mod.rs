@@ -74,10 +74,10 @@ impl Shard {
     }
 
     /// Whether it is known not to accept connections just now.
-    pub(crate) fn is_open_circuit(&self, now_ns: u64) -> bool {
+    pub(crate) fn is_open_circuit(&self, clock: impl Fn() -> u64) -> bool {
         match &self.way {
             Way::Local(_) => false,
-            Way::Remote(remote) => remote.breaker.is_open(now_ns),
+            Way::Remote(remote) => remote.breaker.is_open(clock),
         }
     }
 
@@ -101,10 +101,7 @@ impl Shard {
         let Way::Remote(remote) = &self.way else { return None };
         let pool = remote.pools.get(pool).expect("one pool per worker was made");
         remote.address(&mut request);
-        Some(match remote.connect(pool, clock).await {
-            Ok(lease) => lease.send(request).await.map_err(|(error, _)| error),
-            Err(error) => Err(error),
-        })
+        Some(remote.send_afresh(pool, clock, request).await)
     }
 
     /// Forwards one request, hop-by-hop headers already removed. `pool` is the number of the calling worker: a
@@ -136,20 +133,28 @@ impl Remote {
         mut request: Request<Body>,
     ) -> Result<Response<Body>, SendError> {
         self.address(&mut request);
-        let reused = pool.take();
-        let Some(lease) = reused else {
-            return self.connect(pool, clock).await?.send(request).await.map_err(|(error, _)| error);
-        };
+        // The rarer ways are boxed: they are large, and would make every request's future as large.
+        let Some(lease) = pool.take() else { return Box::pin(self.send_afresh(pool, clock, request)).await };
         let spare = repeatable(&request).then(|| Head::of(&request));
         match lease.send(request).await {
             Ok(response) => Ok(response),
             // The shard closed the idle connection while the request was on its way. Once more, on a fresh one, if
             // nothing was written or doing it twice does no harm.
             Err((error, unsent)) => match unsent.or_else(|| spare.map(Head::into_request)) {
-                Some(request) => self.connect(pool, clock).await?.send(request).await.map_err(|(error, _)| error),
+                Some(request) => Box::pin(self.send_afresh(pool, clock, request)).await,
                 None => Err(error),
             },
         }
+    }
+
+    /// Sends on a connection made for it.
+    async fn send_afresh(
+        &self,
+        pool: &Arc<Pool>,
+        clock: &impl Fn() -> u64,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, SendError> {
+        self.connect(pool, clock).await?.send(request).await.map_err(|(error, _)| error)
     }
 
     async fn connect(&self, pool: &Arc<Pool>, clock: &impl Fn() -> u64) -> Result<pool::Lease, SendError> {
