@@ -1,4 +1,4 @@
-//! What admission costs per request: time by criterion, allocations printed before each benchmark.
+//! What admission costs per request: time by criterion, allocations and processor time printed before each benchmark.
 
 #![allow(missing_docs, reason = "criterion's macros make public items")]
 
@@ -30,9 +30,20 @@ impl Clock for Ticks {
 
 const ONE_SEAT: Cost = Cost { initial_seats: 1, final_seats: 0, additional_latency: Duration::ZERO, raw_seats: 1 };
 
-fn report_allocations(name: &str, requests: u64, mut one: impl FnMut()) {
+/// Prints allocations and time on the processor per request. The latter (Linux only) says more than
+/// criterion's figures when the machine is busy with other things.
+fn report(name: &str, requests: u64, mut one: impl FnMut()) {
     let counted = allocation_counter::measure(|| (0..requests).for_each(|_| one()));
     println!("{name}: {:.4} allocations per request", counted.count_total as f64 / requests as f64);
+    let before = on_processor_ns();
+    (0..requests).for_each(|_| one());
+    if let (Some(before), Some(after)) = (before, on_processor_ns()) {
+        println!("{name}: {} ns on the processor per request", (after - before) / requests);
+    }
+}
+
+fn on_processor_ns() -> Option<u64> {
+    std::fs::read_to_string("/proc/thread-self/schedstat").ok()?.split(' ').next()?.parse().ok()
 }
 
 fn uncontended(c: &mut Criterion) {
@@ -53,7 +64,7 @@ fn uncontended(c: &mut Criterion) {
         }
     };
     (0..100_000).for_each(|_| one());
-    report_allocations("uncontended", 100_000, &mut one);
+    report("uncontended", 500_000, &mut one);
     c.bench_function("uncontended admit and settle", |b| b.iter(&mut one));
 }
 
@@ -124,7 +135,7 @@ fn saturated(c: &mut Criterion) {
         let mut shard = Saturated::new(known, backlogged, waiting);
         // Every queue that will be used has been.
         (0..500_000).for_each(|_| shard.one());
-        report_allocations(name, 100_000, || shard.one());
+        report(name, 500_000, || shard.one());
         c.bench_function(name, |b| b.iter(|| shard.one()));
     }
 }

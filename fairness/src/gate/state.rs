@@ -1,14 +1,9 @@
 //! What stands behind the gate's lock, and every change of it.
 
-use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, HashMap},
-    sync::Arc,
-    task::Waker,
-    time::Duration,
-};
+use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc, task::Waker, time::Duration};
 
 use apiserver_api::ClusterName;
+use hashbrown::HashMap;
 
 use super::{
     ClassLookup, Compat, GateOptions, GatePolicy, Profile, Rejection, Request,
