@@ -75,11 +75,13 @@ struct Saturated {
     workspaces: Vec<WorkspaceId>,
     running: Vec<(RequestId, usize)>,
     of: Vec<usize>,
+    /// Flows of one workspace.
+    flows: u64,
     n: u64,
 }
 
 impl Saturated {
-    fn new(known: usize, backlogged: usize, waiting_each: usize) -> Self {
+    fn new(known: usize, backlogged: usize, waiting_each: usize, flows: u64) -> Self {
         let kind = LevelKind::Queue(Queuing { queues: 64, hand_size: 6, queue_length_limit: 1_000_000 });
         let level =
             Level { name: "level".into(), kind, shares: 100, lendable_percent: 0, borrowing_limit_percent: None };
@@ -87,7 +89,7 @@ impl Saturated {
         let class = |n: usize| WorkspaceClass::Shares { shares: 1 + n as u32 % 50, borrowing_limit_percent: None };
         let workspaces: Vec<_> = (0..known).map(|n| shard.add_workspace(1, class(n))).collect();
         shard.core_mut().set_known(known as u32);
-        let mut saturated = Self { shard, now: 1, workspaces, running: Vec::new(), of: Vec::new(), n: 0 };
+        let mut saturated = Self { shard, now: 1, workspaces, running: Vec::new(), of: Vec::new(), flows, n: 0 };
         for _ in 0..waiting_each {
             (0..backlogged).for_each(|at| saturated.arrive(at));
         }
@@ -98,7 +100,7 @@ impl Saturated {
     fn arrive(&mut self, at: usize) {
         self.n += 1;
         let id = self.workspaces.get(at).copied().expect("one of those made");
-        let flow = self.n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8;
+        let flow = (at as u64 + self.n % self.flows).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let Ok(Arrival::Queued(id)) = self.shard.arrive(self.now, id, 0, flow, 1) else { panic!("it queues") };
         if self.of.len() <= id.index() {
             self.of.resize(id.index() + 1, 0);
@@ -126,13 +128,13 @@ impl Saturated {
 
 fn saturated(c: &mut Criterion) {
     let cases = [
-        ("saturated level of 64 queues", 2, 2, 3_000),
-        ("100,000 known, 10 backlogged", 100_000, 10, 200),
-        ("100,000 known, 1,000 backlogged", 100_000, 1_000, 4),
-        ("100,000 known, 10,000 backlogged", 100_000, 10_000, 2),
+        ("saturated level of 64 queues", 2, 2, 3_000, 1_000),
+        ("100,000 known, 10 backlogged", 100_000, 10, 200, 2),
+        ("100,000 known, 1,000 backlogged", 100_000, 1_000, 4, 2),
+        ("100,000 known, 10,000 backlogged", 100_000, 10_000, 2, 2),
     ];
-    for (name, known, backlogged, waiting) in cases {
-        let mut shard = Saturated::new(known, backlogged, waiting);
+    for (name, known, backlogged, waiting, flows) in cases {
+        let mut shard = Saturated::new(known, backlogged, waiting, flows);
         // Every queue that will be used has been.
         (0..500_000).for_each(|_| shard.one());
         report(name, 500_000, || shard.one());

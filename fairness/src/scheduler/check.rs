@@ -52,6 +52,8 @@ impl Scheduler {
     fn verify_inner(&self, n: u32) -> Result<(), String> {
         let p = &self.inners[self.inner_of(n)];
         let children = || self.nodes.iter().filter(|c| c.live && c.parent == n);
+        let placed =
+            (self.nodes.iter().zip(&self.positions)).filter(|(c, pos)| c.live && c.parent == n && **pos != NONE);
         let members = || children().filter(|c| c.member);
         let held = |c: &super::node::Node| u64::from(c.u) + u64::from(c.hold);
         let at = n as usize;
@@ -63,7 +65,7 @@ impl Scheduler {
         let weight = children().filter(|c| c.active()).map(|c| u64::from(c.weight)).sum();
         same("active weight", at, p.active_weight, weight)?;
         same("members", at, p.members.into(), members().count() as u64)?;
-        same("heaps", at, (p.r.len() + p.g.len()) as u64, members().filter(|c| c.pos != NONE).count() as u64)?;
+        same("heaps", at, (p.r.len() + p.g.len()) as u64, placed.count() as u64)?;
         same("W", at, p.w, members().map(|c| u64::from(c.weight)).sum())?;
         same("U", at, p.used, members().map(held).sum())?;
         let wf: i128 = members().map(|c| i128::from(c.weight) * i128::from(c.f.wrapping_sub(p.v0))).sum();
@@ -76,10 +78,10 @@ impl Scheduler {
         if n == ROOT {
             return Ok(());
         }
-        if node.pos != NONE {
+        if self.positions[n as usize] != NONE {
             let p = &self.inners[self.inner_of(node.parent)];
             let heap = if node.in_r { &p.r } else { &p.g };
-            let there = heap.entries().get(node.pos as usize).map(|e| e.node);
+            let there = heap.entries().get(self.positions[n as usize] as usize).map(|e| e.node);
             if there != Some(n) || node.in_r != (node.u < node.r) {
                 return Err(format!("node {n} is in the wrong heap or place: {node:?}"));
             }
@@ -88,7 +90,7 @@ impl Scheduler {
         // touched; it cannot be served either way.
         let must = node.waiting > 0 && !node.blocked && node.u < self.maximum(n);
         let may = node.waiting > 0 && !node.blocked;
-        let right = if node.member { may && node.pos != NONE } else { !must };
+        let right = if node.member { may && self.positions[n as usize] != NONE } else { !must };
         if !right {
             return Err(format!("node {n} should{} be backlogged: {node:?}", if must { "" } else { " not" }));
         }

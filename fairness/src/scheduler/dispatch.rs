@@ -40,7 +40,7 @@ impl Scheduler {
         while let Some(n) = self.passed.pop() {
             let node = &self.nodes[n as usize];
             let parent = node.parent;
-            let missing = node.member && node.pos == NONE;
+            let missing = node.member && self.positions[n as usize] == NONE;
             let p = self.inner_of(parent);
             self.inners[p].passed = 0;
             if missing {
@@ -252,6 +252,7 @@ impl Scheduler {
         self.change_path(leaf, now, |node| {
             node.u += width;
             node.c += u64::from(width) * horizon;
+            node.charge();
             node.waiting -= 1;
             node.waiting_seats -= u64::from(width);
             node.last = number;
@@ -334,17 +335,17 @@ impl Scheduler {
         if self.tuning.ripeness == 0 {
             return false;
         }
-        let (Some(own), Some(all)) = (self.seat_duration(customer), self.horizon.usual.mean()) else {
-            return false;
-        };
-        if own < all.saturating_mul(SLOW) {
-            return false;
-        }
         let node = &self.nodes[customer as usize];
         let active = u128::from(self.inners[self.inner_of(node.parent)].active_weight);
         let (seats_n, seats_d) = self.divided(customer);
         // u >= ceil(seats · weight / active) iff u >= the exact quotient, u being whole.
-        u128::from(node.u) * active * seats_d >= seats_n * u128::from(node.weight)
+        if u128::from(node.u) * active * seats_d < seats_n * u128::from(node.weight) {
+            return false;
+        }
+        match (self.seat_duration(customer), self.horizon.usual.mean()) {
+            (Some(own), Some(all)) => own >= all.saturating_mul(SLOW),
+            _ => false,
+        }
     }
 
     /// When a slow workspace must be looked at again, if the seats it would take are not ripe for it.

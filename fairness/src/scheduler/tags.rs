@@ -174,29 +174,30 @@ impl Scheduler {
         let inner = self.nodes[node.parent as usize].inner as usize;
         let in_r = node.u < node.r;
         let entry = Entry::of(n, node);
-        let (pos, was_in_r) = (node.pos, node.in_r);
+        let (pos, was_in_r) = (self.positions[n as usize], node.in_r);
         if pos != NONE && was_in_r == in_r {
             let p = &mut self.inners[inner];
             let heap = if in_r { &mut p.r } else { &mut p.g };
-            return heap.update(pos, entry, &mut self.nodes);
+            return heap.update(pos, entry, &mut self.positions);
         }
         self.unplace(n);
         self.nodes[n as usize].in_r = in_r;
         let p = &mut self.inners[inner];
         let heap = if in_r { &mut p.r } else { &mut p.g };
-        heap.push(entry, &mut self.nodes);
+        heap.push(entry, &mut self.positions);
     }
 
     /// Takes a child out of its heap, if it is in one.
     pub(super) fn unplace(&mut self, n: u32) {
-        let node = &self.nodes[n as usize];
-        if node.pos == NONE {
+        let pos = self.positions[n as usize];
+        if pos == NONE {
             return;
         }
-        let (pos, in_r) = (node.pos, node.in_r);
+        let node = &self.nodes[n as usize];
+        let in_r = node.in_r;
         let p = &mut self.inners[self.nodes[node.parent as usize].inner as usize];
         let heap = if in_r { &mut p.r } else { &mut p.g };
-        heap.remove(pos, &mut self.nodes);
+        heap.remove(pos, &mut self.positions);
     }
 
     /// The child with the smallest true key. Stored keys are lower bounds: the first is made exact until
@@ -214,7 +215,7 @@ impl Scheduler {
             }
             let p = &mut self.inners[inner];
             let heap = if reserves { &mut p.r } else { &mut p.g };
-            heap.update(0, exact, &mut self.nodes);
+            heap.update(0, exact, &mut self.positions);
         }
     }
 

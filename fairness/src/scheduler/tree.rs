@@ -3,6 +3,7 @@
 #![allow(clippy::indexing_slicing, reason = "node indices are made here and live as long as their nodes; a hot path")]
 
 use super::{
+    heap::Positions,
     measure::{Evidence, Horizon, LowWater},
     node::{Inner, NONE, Node, NodeId, NodeSpec, Owner},
     requests::{RequestId, Requests, State},
@@ -61,6 +62,7 @@ pub(super) struct Claim {
 #[derive(Clone, Debug)]
 pub struct Scheduler {
     pub(super) nodes: Vec<Node>,
+    pub(super) positions: Positions,
     pub(super) inners: Vec<Inner>,
     pub(super) free_node: u32,
     pub(super) free_inners: Vec<u32>,
@@ -95,6 +97,7 @@ impl Scheduler {
         let spec = NodeSpec { weight: 1, reserve: 0, maximum: seats };
         Self {
             nodes: vec![Node::new(NONE, 0, spec, Owner::NOBODY)],
+            positions: vec![NONE],
             inners: vec![Inner::default()],
             free_node: NONE,
             free_inners: Vec::new(),
@@ -142,6 +145,7 @@ impl Scheduler {
         let index = match self.free_node {
             NONE => {
                 self.nodes.push(node);
+                self.positions.push(NONE);
                 self.nodes.len() as u32 - 1
             }
             free => {
@@ -212,11 +216,24 @@ impl Scheduler {
     pub fn arrive(&mut self, now: u64, leaf: NodeId, width: u32) -> RequestId {
         let width = width.max(1).min(self.widest(leaf));
         let id = self.requests.push(leaf.0, width, &mut self.nodes[leaf.0 as usize]);
-        self.change_path(leaf.0, now, |node| {
+        let mut at = leaf.0;
+        loop {
+            // Whoever is backlogged already stays where it is: stored keys are lower bounds.
+            let touch = at != ROOT && !self.nodes[at as usize].member;
+            let before = if touch { Some(self.leave(at, now)) } else { None };
+            let node = &mut self.nodes[at as usize];
             node.waiting += 1;
             node.waiting_seats += u64::from(width);
-        });
-        id
+            let parent = node.parent;
+            if let Some(before) = before {
+                node.blocked = false;
+                self.enter(at, now, before);
+            }
+            if at == ROOT {
+                return id;
+            }
+            at = parent;
+        }
     }
 
     /// The widest request that can ever run at `leaf` as things are configured; 0 if none.
@@ -257,6 +274,7 @@ impl Scheduler {
         self.change_path(leaf, now, |node| {
             node.u -= width;
             node.c -= charged;
+            node.charge();
         });
         self.starts = self.starts.wrapping_sub(start.wrapping_mul(u64::from(width)));
         let duration = now.saturating_sub(start);
@@ -354,6 +372,7 @@ impl Scheduler {
         node.weight = spec.weight.max(1);
         node.r = spec.reserve.min(spec.maximum);
         node.m = spec.maximum;
+        node.charge();
         if old_weight != node.weight {
             let lag = i128::from(node.f.wrapping_sub(mean)) * i128::from(old_weight) / i128::from(node.weight);
             let debt = i128::from(super::tags::debt(node.weight));
