@@ -66,7 +66,7 @@ pub(crate) async fn resolve(core: &Core, uri: &Uri, method: &str, user: &UserInf
             Ok(route)
         }
         Target::Wildcard { .. } => Err(forbidden(user, method, path)),
-        Target::Cache { rest } | Target::VirtualWorkspace { rest } => Ok(platform(core, uri, rest)),
+        Target::Cache { rest } | Target::VirtualWorkspace { rest } => Ok(platform(core, uri, behind_cluster(rest))),
         Target::None { rest } => {
             let mut route = platform(core, uri, rest);
             // An empty cluster prefix is none at all; the shard need not know of it.
@@ -100,6 +100,12 @@ fn workspace(core: &Core, uri: &Uri, rest: &str, name: ClusterName, shard: usize
 fn platform(core: &Core, uri: &Uri, rest: &str) -> Route {
     let rest_at = uri.path().len().saturating_sub(rest.len());
     Route { shard: core.platform, workspace: None, is_wildcard: false, uri: origin_form(uri), prefix: None, rest_at }
+}
+
+/// What a request to a virtual workspace or the cache server asks for stands behind a cluster of its own.
+fn behind_cluster(path: &str) -> &str {
+    let Some((_, behind)) = path.split_once("/clusters/") else { return path };
+    behind.find('/').and_then(|at| behind.get(at..)).unwrap_or("")
 }
 
 fn origin_form(uri: &Uri) -> Uri {
