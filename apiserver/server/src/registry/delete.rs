@@ -138,25 +138,14 @@ fn check_preconditions(options: &DeleteOptions, current: &Object, value: &Value)
     Ok(())
 }
 
-/// Puts the finalizers of the garbage collector as the request wants them; true when that changed anything.
+/// Takes the garbage collector's finalizers off when the request names a policy; true when that changed anything.
+///
+/// No garbage collector runs yet, so nobody would take `foregroundDeletion` or `orphan` off again and the object would
+/// stay for ever: until there is one, every policy deletes at once and dependents stay.
 fn propagate(value: &mut Value, propagation: Option<Propagation>) -> bool {
-    let Some(propagation) = propagation else { return false };
-    let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) else { return false };
-    let old: Vec<Value> = metadata.get("finalizers").and_then(Value::as_array).cloned().unwrap_or_default();
-    let mut new: Vec<Value> =
-        old.iter().filter(|f| !matches!(f.as_str(), Some("orphan" | "foregroundDeletion"))).cloned().collect();
-    match propagation {
-        Propagation::Background => {}
-        Propagation::Foreground => new.push("foregroundDeletion".into()),
-        Propagation::Orphan => new.push("orphan".into()),
-    }
-    if new == old {
-        return false;
-    }
-    if new.is_empty() {
-        metadata.remove("finalizers");
-    } else {
-        metadata.insert("finalizers".into(), new.into());
-    }
-    true
+    let finalizers = value.get_mut("metadata").and_then(|metadata| metadata.get_mut("finalizers"));
+    let (Some(_), Some(finalizers)) = (propagation, finalizers.and_then(Value::as_array_mut)) else { return false };
+    let before = finalizers.len();
+    finalizers.retain(|f| !matches!(f.as_str(), Some("orphan" | "foregroundDeletion")));
+    finalizers.len() != before
 }
