@@ -1,5 +1,6 @@
 //! What the end-to-end suites share: the real binary on ports that the kernel chooses, kubectl, an HTTP client.
 #![allow(dead_code, reason = "each suite uses its part")]
+#![allow(clippy::unwrap_used, reason = "what fails here is a failed test")]
 
 use std::{
     io::{BufRead, BufReader},
@@ -9,22 +10,22 @@ use std::{
 };
 
 /// How long anything may take on a slow machine before a test gives up.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A running `fairgate dev`; killed when dropped.
-pub struct Dev {
+pub(crate) struct Dev {
     child: Child,
     /// Its data directory.
-    pub data_dir: PathBuf,
+    pub(crate) data_dir: PathBuf,
     /// For example `https://127.0.0.1:40123`.
-    pub gateway: String,
+    pub(crate) gateway: String,
     /// For example `http://127.0.0.1:40124`.
-    pub admin: String,
+    pub(crate) admin: String,
 }
 
 impl Dev {
     /// Starts `fairgate dev` on free ports and waits until it says where it listens.
-    pub fn start(data_dir: &Path, extra: &[&str]) -> Self {
+    pub(crate) fn start(data_dir: &Path, extra: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_fairgate"))
             .args(["dev", "--port", "0", "--admin-port", "0", "--data-dir"])
             .arg(data_dir)
@@ -47,36 +48,36 @@ impl Dev {
     }
 
     /// Process id.
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Ends it without a chance to clean up.
-    pub fn kill_9(mut self) {
+    pub(crate) fn kill_9(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
     /// Sends SIGINT and returns the exit code.
-    pub fn interrupt(mut self) -> Option<i32> {
+    pub(crate) fn interrupt(mut self) -> Option<i32> {
         assert!(Command::new("kill").args(["-INT", &self.pid().to_string()]).status().unwrap().success());
         until("the process ends", || self.child.try_wait().unwrap()).code()
     }
 
     /// Runs kubectl as the administrator in a logical cluster (name or path).
-    pub fn kubectl(&self, cluster: &str, args: &[&str]) -> Output {
+    pub(crate) fn kubectl(&self, cluster: &str, args: &[&str]) -> Output {
         self.kubectl_with(cluster, args, "")
     }
 
     /// The same with text on standard input.
-    pub fn kubectl_with(&self, cluster: &str, args: &[&str], input: &str) -> Output {
+    pub(crate) fn kubectl_with(&self, cluster: &str, args: &[&str], input: &str) -> Output {
         let mut child = self.kubectl_command(cluster, args).stdin(Stdio::piped()).spawn().expect("kubectl is on PATH");
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), input.as_bytes()).unwrap();
         child.wait_with_output().unwrap()
     }
 
     /// A kubectl command with its output piped, not yet started.
-    pub fn kubectl_command(&self, cluster: &str, args: &[&str]) -> Command {
+    pub(crate) fn kubectl_command(&self, cluster: &str, args: &[&str]) -> Command {
         let mut command = Command::new("kubectl");
         command
             .arg(format!("--kubeconfig={}", self.data_dir.join("admin.kubeconfig").display()))
@@ -90,12 +91,12 @@ impl Dev {
     }
 
     /// Runs kubectl, insists on success and returns what it printed.
-    pub fn kubectl_ok(&self, cluster: &str, args: &[&str]) -> String {
+    pub(crate) fn kubectl_ok(&self, cluster: &str, args: &[&str]) -> String {
         said(&self.kubectl(cluster, args), args)
     }
 
     /// Creates a workspace below `parent` and waits until it is ready.
-    pub fn workspace(&self, parent: &str, name: &str) {
+    pub(crate) fn workspace(&self, parent: &str, name: &str) {
         let manifest = format!("apiVersion: tenancy.kcp.io/v1alpha1\nkind: Workspace\nmetadata: {{ name: {name} }}\n");
         let args = ["create", "-f", "-"];
         said(&self.kubectl_with(parent, &args, &manifest), &args);
@@ -103,7 +104,7 @@ impl Dev {
     }
 
     /// An HTTP client with the administrator's certificate.
-    pub fn client(&self) -> reqwest::Client {
+    pub(crate) fn client(&self) -> reqwest::Client {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let read = |name: &str| std::fs::read(self.data_dir.join(name)).unwrap();
         let identity = [read("admin.crt"), read("admin.key")].concat();
@@ -123,14 +124,14 @@ impl Drop for Dev {
 }
 
 /// Standard output of a command that must have succeeded.
-pub fn said(output: &Output, what: &[&str]) -> String {
+pub(crate) fn said(output: &Output, what: &[&str]) -> String {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{what:?} failed with {:?}\n{out}\n{err}", output.status.code());
     out.into_owned()
 }
 
 /// Polls until there is an answer.
-pub fn until<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn until<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(found) = poll() {

@@ -1,4 +1,5 @@
 //! Workspaces, clusters and namespaces from their creation to their end, on the real registry and store.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "what fails here is a failed test")]
 
 use std::{sync::Arc, time::Duration};
 
