@@ -59,6 +59,7 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
             observers: Some((counts, feed)),
         }],
         fairness: config.fairness,
+        healthy: Some(healthy(store.clone())),
         directory: Directory::Watch,
         limits: Limits::default(),
     })
@@ -122,6 +123,11 @@ fn start_controllers(
 ) -> tokio::task::JoinHandle<()> {
     let options = apiserver_controllers::Options { external_url: url.into(), shard: SHARD.into() };
     runtime.spawn(apiserver_controllers::run(registry.clone(), options, shutdown.clone()))
+}
+
+/// A store that no longer knows what its disk holds needs a restart; whoever probes shall see that.
+fn healthy(store: Arc<Embedded>) -> Arc<dyn Fn() -> bool + Send + Sync> {
+    Arc::new(move || store.failure().is_none())
 }
 
 fn server_options(url: &str, shutdown: &CancellationToken) -> apiserver_server::Options {

@@ -27,6 +27,7 @@ pub(crate) fn serve(args: &cli::Serve) -> Result<(), Failure> {
         drop_groups: config.authentication.drop_groups,
         shards,
         fairness,
+        healthy: None,
         directory: Directory::Watch,
         limits: Limits::default(),
     })

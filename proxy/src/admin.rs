@@ -72,7 +72,8 @@ fn respond(
         return answer(&Status::new(Reason::MethodNotAllowed, "the admin address answers GET and HEAD"));
     }
     match request.uri().path() {
-        "/livez" | "/healthz" => text(StatusCode::OK, "ok"),
+        "/livez" | "/healthz" if core.is_healthy() => text(StatusCode::OK, "ok"),
+        "/livez" | "/healthz" => text(StatusCode::INTERNAL_SERVER_ERROR, "not healthy: see the log\n"),
         "/readyz" if core.is_ready() => text(StatusCode::OK, "ok"),
         "/readyz" => text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
         "/metrics" => text(StatusCode::OK, exposition::render(core, workers, metrics)),

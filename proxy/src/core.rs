@@ -38,6 +38,8 @@ pub(crate) struct Core {
     pub(crate) rates: Option<Rates>,
     pub(crate) metrics: Metrics,
     pub(crate) draining: AtomicBool,
+    /// See [`crate::GatewayOptions::healthy`].
+    pub(crate) healthy: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }
 
 /// One shard with its gate.
@@ -57,7 +59,12 @@ pub(crate) struct Entry {
 impl Core {
     /// Whether a load balancer should send requests here.
     pub(crate) fn is_ready(&self) -> bool {
-        !self.draining.load(Relaxed) && self.index.is_ready()
+        self.is_healthy() && !self.draining.load(Relaxed) && self.index.is_ready()
+    }
+
+    /// Whether there is nothing that only a restart can mend.
+    pub(crate) fn is_healthy(&self) -> bool {
+        self.healthy.as_ref().is_none_or(|healthy| healthy())
     }
 
     /// A workspace is gone from all shards.

@@ -228,6 +228,7 @@ fn build(options: &GatewayOptions, workers: usize) -> Result<Core, StartError> {
         watches: WatchTracker::new(WatchOptions::default()),
         metrics: Metrics::new(),
         draining: AtomicBool::new(false),
+        healthy: options.healthy.clone(),
         clock,
     })
 }

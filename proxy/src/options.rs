@@ -119,6 +119,8 @@ pub struct GatewayOptions {
     pub shards: Vec<ShardOptions>,
     /// Levels, FlowSchemas and workspace classes; `None` lets everything pass at once.
     pub fairness: Option<FairnessConfig>,
+    /// Asked by the probes: whether what else runs in this process, such as a bundled shard, is well.
+    pub healthy: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
     /// See [`Directory`].
     pub directory: Directory,
     /// See [`Limits`].

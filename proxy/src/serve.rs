@@ -199,8 +199,9 @@ fn health(worker: &Worker, method: &Method, path: &str) -> Option<Response<Body>
     if !matches!(*method, Method::GET | Method::HEAD) {
         return Some(answer(&Status::new(Reason::MethodNotAllowed, "probes answer GET and HEAD")));
     }
-    Some(match first == "readyz" && !worker.core.is_ready() {
-        true => text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
-        false => text(StatusCode::OK, "ok"),
+    Some(match first {
+        _ if !worker.core.is_healthy() => text(StatusCode::INTERNAL_SERVER_ERROR, "not healthy: see the log\n"),
+        "readyz" if !worker.core.is_ready() => text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+        _ => text(StatusCode::OK, "ok"),
     })
 }

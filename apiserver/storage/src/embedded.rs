@@ -157,6 +157,10 @@ impl Drop for Embedded {
 }
 
 impl Store for Embedded {
+    fn failure(&self) -> Option<crate::StoreError> {
+        self.shared.poison.get().map(|reason| crate::StoreError::Poisoned(reason.clone()))
+    }
+
     fn revision(&self) -> u64 {
         self.shared.state.load().revision
     }

@@ -138,6 +138,9 @@ pub enum StoreError {
     /// A write or sync failed earlier; what the disk holds is unknown, so writes are refused until a restart.
     #[error("the store refuses writes since a commit failed: {0}")]
     Poisoned(Arc<str>),
+    /// There is no room on the disk; nothing was written, and writes are taken again once there is.
+    #[error("the disk of the store is full; nothing was written")]
+    Full,
     /// The watcher did not read fast enough.
     #[error("the watcher is too slow")]
     SlowConsumer,
@@ -154,6 +157,8 @@ pub enum StoreError {
 /// # Cancel safety
 /// A dropped `txn` future may or may not have been carried out; it is never half done.
 pub trait Store: Send + Sync + 'static {
+    /// Why writes are refused until a restart, if they are.
+    fn failure(&self) -> Option<StoreError>;
     /// The latest revision whose changes are visible to reads. Starts at 1 in an empty store.
     fn revision(&self) -> u64;
     /// Reads one key as it is now.

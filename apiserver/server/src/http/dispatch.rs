@@ -49,7 +49,7 @@ fn read_only(call: &Call<'_>, answer: Response<Body>) -> Result<Response<Body>, 
 fn health_checks(call: &Call<'_>) -> Vec<health::Check> {
     let serving = !call.server.options().shutdown.is_cancelled();
     // A store that answers with its revision is up; what it cannot do any more its writes will say.
-    let storage = call.registry.store().revision() > 0;
+    let storage = call.registry.store().failure().is_none();
     let check = |name, passed, ready_only| health::Check { name, passed, ready_only };
     vec![check("ping", true, false), check("storage", storage, false), check("shutdown", serving, true)]
 }

@@ -144,6 +144,7 @@ fn store_status(error: StoreError) -> Status {
             format!("etcdserver: request is too large: {bytes} bytes, the limit is {limit}"),
         ),
         StoreError::Closed => Status::service_unavailable("the server is shutting down", 1),
+        StoreError::Full => Status::service_unavailable("the disk of the store is full; nothing was written", 1),
         StoreError::SlowConsumer => Status::service_unavailable("the watch was not read fast enough", 1),
         other => errors::internal(other),
     }

@@ -106,6 +106,12 @@ impl Committer {
         ops.into_iter().for_each(|op| batch.take(op));
         let trimmed = match self.persist(&before, &batch) {
             Ok(trimmed) => trimmed,
+            // Rolled back before anything was synced: what the disk holds is known.
+            Err(error) if disk::is_full(&error) => {
+                tracing::warn!("the disk of the store is full; writes are refused until there is room");
+                batch.answers.into_iter().for_each(|a| a.refuse(StoreError::Full));
+                return;
+            }
             Err(error) => {
                 self.shared.poison(format!("writing failed: {error}"));
                 let reason = self.shared.poison.get().cloned().unwrap_or_default();
@@ -186,6 +192,7 @@ impl Committer {
             Ok((pages, moved)) if pages == moved => self.shared.wal_pages.store(0, Ordering::Relaxed),
             // A reader of history is in the way, for one step; the next commit tries again.
             Ok(_) => {}
+            Err(error) if disk::is_full(&error) => {}
             Err(error) => self.shared.poison(format!("a checkpoint failed: {error}")),
         }
     }

@@ -120,6 +120,11 @@ pub(super) fn close(writer: Connection) -> rusqlite::Result<()> {
 }
 
 /// A copy of what a passive checkpoint says: pages in the log, and how many of them are in the file now.
+/// Whether a write failed for want of room, which leaves everything as it was.
+pub(super) fn is_full(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull)
+}
+
 pub(super) fn checkpoint(connection: &Connection) -> rusqlite::Result<(u64, u64)> {
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
         let pages = |at: usize| row.get::<_, i64>(at).map(|n| u64::try_from(n).unwrap_or(0));

@@ -74,6 +74,7 @@ pub(super) fn checkpoints(shared: &Shared, connection: &Connection, stop: &Stop)
                 let _ = shared.wal_pages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, corrected);
             }
             Err(e) if matches!(e.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)) => {}
+            Err(e) if disk::is_full(&e) => shared.dirty.store(true, Ordering::Relaxed),
             // A sync may have failed: the kernel has then forgotten pages that were never written.
             Err(error) => shared.poison(format!("a checkpoint failed: {error}")),
         }
