@@ -15,6 +15,7 @@ use std::{
 };
 
 use bytes::{Buf, Bytes, BytesMut};
+use fairness::WatchGuard;
 use http::HeaderValue;
 use hyper::{
     server::conn::{http1, http2},
@@ -56,14 +57,14 @@ pub(crate) struct Peer {
     pub(crate) link: Arc<Link>,
     /// A request with two framings was read: nothing on this connection is served any more.
     pub(crate) ambiguous: AtomicBool,
-    /// Both ends of a connection that has switched protocols.
-    tunnel: Mutex<Option<(OnUpgrade, OnUpgrade)>>,
+    /// Both ends of a connection that has switched protocols, and the watch it is, if it is one.
+    tunnel: Mutex<Option<(OnUpgrade, OnUpgrade, Option<WatchGuard>)>>,
 }
 
 impl Peer {
-    /// Leaves a tunnel to the connection's task.
-    pub(crate) fn open_tunnel(&self, client: OnUpgrade, shard: OnUpgrade) {
-        *self.tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some((client, shard));
+    /// Leaves a tunnel to the connection's task. `watch` stays in the books as long as the tunnel is open.
+    pub(crate) fn open_tunnel(&self, client: OnUpgrade, shard: OnUpgrade, watch: Option<WatchGuard>) {
+        *self.tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some((client, shard, watch));
     }
 }
 
@@ -173,7 +174,7 @@ where
     })
     .await?;
     let tunnel = peer.tunnel.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some((client, shard)) = tunnel {
+    if let Some((client, shard, _watch)) = tunnel {
         // Counts as a request, so that the sweep leaves a quiet terminal alone.
         link.requests.fetch_add(1, Relaxed);
         let (client, shard) = futures_util::future::try_join(client, shard).await?;

@@ -14,7 +14,6 @@ use crate::{
     Body,
     connection::Peer,
     core::Core,
-    door::custom,
     hop,
     identity::{self, Caller},
     metrics::Metrics,
@@ -81,7 +80,10 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Sends it. With `limited` the shard must begin to answer before `limit`, the worker's tick being the clock.
+/// Sends it. The shard must begin to answer before `limit` is over, the worker's tick being the clock.
+///
+/// With `protocol` it asks the shard to switch to that. Only with a 101 come the two ends of a tunnel, the client's
+/// first; after any other answer the client's bytes are requests like all others (SE-01). A bundled shard is not asked: to switch is the server's choice (RFC 9110 section 7.8).
 ///
 /// # Errors
 /// A Status with `Retry-After`: 503 when nothing was sent, 502 when the connection broke, 504 in time.
@@ -89,11 +91,19 @@ pub(crate) async fn send(
     worker: &Arc<Worker>,
     route: &Route,
     limit: Option<Duration>,
-    parts: Parts,
+    protocol: Option<HeaderValue>,
+    mut parts: Parts,
     body: Body,
-) -> Result<Response<Body>, Status> {
+) -> Result<(Response<Body>, Option<(OnUpgrade, OnUpgrade)>), Status> {
     let core: &Core = &worker.core;
     let entry = core.shards.get(route.shard).expect("routes name configured shards");
+    let client = match protocol.filter(|_| entry.shard.is_remote()) {
+        Some(protocol) => {
+            switching(&mut parts.headers, protocol);
+            parts.extensions.remove::<OnUpgrade>()
+        }
+        None => None,
+    };
     let clock = || fairness::Clock::now_ns(&*core.clock);
     let sent_ns = clock();
     let mut answer = pin!(entry.shard.send(worker.number, &clock, Request::from_parts(parts, body)));
@@ -121,49 +131,27 @@ pub(crate) async fn send(
     match outcome {
         Ok(mut response) => {
             core.metrics.shard.record(Metrics::seconds(sent_ns, clock()));
+            let protocol = response.headers_mut().remove(UPGRADE);
             hop::remove(response.headers_mut());
-            Ok(response)
+            if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+                return Ok((response, None));
+            }
+            let (Some(client), Some(shard), Some(protocol)) =
+                (client, response.extensions_mut().remove::<OnUpgrade>(), protocol)
+            else {
+                let message = "the shard switches protocols without being asked, or does not name the new one";
+                return Err(temporary(StatusCode::BAD_GATEWAY, message, 1));
+            };
+            switching(response.headers_mut(), protocol);
+            Ok((response, Some((client, shard))))
         }
         Err(error) => Err(failure(core, &entry.shard.name, &error)),
     }
 }
 
-/// Sends a request to switch protocols. Only a 101 of the shard opens the tunnel, which the connection's task runs once
-/// the answer has been written; after any other answer the client's bytes are requests like all others (SE-01).
-///
-/// # Errors
-/// As [`send`]; 501 for a bundled server and for a client that does not speak HTTP/1.1.
-pub(crate) async fn switch(
-    worker: &Arc<Worker>,
-    route: &Route,
-    peer: &Peer,
-    mut parts: Parts,
-    protocol: HeaderValue,
-) -> Result<Response<Body>, Status> {
-    let core: &Core = &worker.core;
-    let entry = core.shards.get(route.shard).expect("routes name configured shards");
-    let clock = || fairness::Clock::now_ns(&*core.clock);
-    let cannot = || custom(StatusCode::NOT_IMPLEMENTED, "protocol upgrades are not served here");
-    let client = parts.extensions.remove::<OnUpgrade>().ok_or_else(cannot)?;
-    let switching = |headers: &mut HeaderMap, protocol| {
-        headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-        headers.insert(UPGRADE, protocol);
-    };
-    switching(&mut parts.headers, protocol);
-    let request = Request::from_parts(parts, Body::empty());
-    let answer = entry.shard.switch(worker.number, &clock, request).await.ok_or_else(cannot)?;
-    let mut response = answer.map_err(|error| failure(core, &entry.shard.name, &error))?;
-    let protocol = response.headers_mut().remove(UPGRADE);
-    hop::remove(response.headers_mut());
-    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(response);
-    }
-    let (Some(shard), Some(protocol)) = (response.extensions_mut().remove::<OnUpgrade>(), protocol) else {
-        return Err(temporary(StatusCode::BAD_GATEWAY, "the shard switches to a protocol it does not name", 1));
-    };
-    switching(response.headers_mut(), protocol);
-    peer.open_tunnel(client, shard);
-    Ok(response)
+fn switching(headers: &mut HeaderMap, protocol: HeaderValue) {
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(UPGRADE, protocol);
 }
 
 fn failure(core: &Core, shard: &str, error: &SendError) -> Status {

@@ -6,7 +6,8 @@
 //! would disagree hyper refuses the bytes and closes. Cost: one search for line ends over each head, nothing over
 //! bodies of known length.
 
-/// More of a line is never needed: the longest is a length, or a transfer coding that is refused anyway.
+/// More of a line is never needed: the longest is a length, or a transfer coding that is refused anyway. A number that
+/// is padded beyond this is refused.
 const LINE_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -14,6 +15,8 @@ pub(crate) struct Framing {
     state: State,
     /// The kept part of a line whose end has not been read.
     line: Vec<u8>,
+    /// More of it has been read than is kept.
+    is_cut: bool,
     has_length: bool,
     has_coding: bool,
     length: u64,
@@ -30,23 +33,32 @@ enum State {
     /// With the line end behind it.
     Chunk(u64),
     Trailer,
-    /// hyper is about to close: nothing more is of interest.
+    /// hyper, or the refusal of what is ambiguous, is about to close: nothing more is of interest.
     Opaque,
 }
 
 impl Framing {
     pub(crate) fn new() -> Self {
-        Self { state: State::Idle, line: Vec::new(), has_length: false, has_coding: false, length: 0, ambiguous: false }
+        Self {
+            state: State::Idle,
+            line: Vec::new(),
+            is_cut: false,
+            has_length: false,
+            has_coding: false,
+            length: 0,
+            ambiguous: false,
+        }
     }
 
-    /// Whether a request with two framings has been seen. It stays so.
+    /// Whether a request with two framings, or with one that is padded beyond reason, has been seen. It stays so.
     pub(crate) fn is_ambiguous(&self) -> bool {
         self.ambiguous
     }
 
-    /// Whether the bytes so far end inside a request head.
+    /// Whether the bytes so far end inside a request head. What is about to be closed counts, so that it is closed in
+    /// time.
     pub(crate) fn is_in_head(&self) -> bool {
-        self.state == State::Header || (self.state == State::Idle && !self.line.is_empty())
+        matches!(self.state, State::Header | State::Opaque) || (self.state == State::Idle && !self.line.is_empty())
     }
 
     /// Takes the next bytes of the connection.
@@ -80,6 +92,7 @@ impl Framing {
 
     fn keep(&mut self, bytes: &[u8]) {
         let room = LINE_MAX.saturating_sub(self.line.len());
+        self.is_cut |= bytes.len() > room;
         self.line.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
     }
 
@@ -93,6 +106,7 @@ impl Framing {
             // Keeps the allocation.
             self.line = line;
             self.line.clear();
+            self.is_cut = false;
         }
     }
 
@@ -106,6 +120,7 @@ impl Framing {
             }
             State::Header if line.is_empty() => self.end_head(),
             State::Header => self.take_header(line),
+            State::ChunkSize if self.is_cut && line.iter().all(u8::is_ascii_hexdigit) => self.refuse(),
             State::ChunkSize => self.state = chunk_size(line).map_or(State::Opaque, State::of_chunk),
             State::Trailer if line.is_empty() => self.state = State::Idle,
             State::Trailer | State::Body(_) | State::Chunk(_) | State::Opaque => {}
@@ -120,6 +135,9 @@ impl Framing {
         if name.eq_ignore_ascii_case(b"transfer-encoding") {
             self.has_coding = true;
         } else if name.eq_ignore_ascii_case(b"content-length") {
+            if self.is_cut {
+                return self.refuse();
+            }
             self.has_length = true;
             let digits = value.get(1..).unwrap_or_default().trim_ascii();
             match std::str::from_utf8(digits).ok().and_then(|d| d.parse().ok()) {
@@ -127,6 +145,12 @@ impl Framing {
                 None => self.state = State::Opaque,
             }
         }
+    }
+
+    /// A number whose end is not known.
+    fn refuse(&mut self) {
+        self.ambiguous = true;
+        self.state = State::Opaque;
     }
 
     fn end_head(&mut self) {
@@ -187,6 +211,29 @@ mod tests {
             assert!(scan_all(bad).0);
             assert!(scan_all(&[PLAIN, SIZED, CHUNKED, bad].concat()).0);
         }
+    }
+
+    /// The result must not depend on where reads end, so only cuts behind the limit are tried.
+    #[test]
+    fn numbers_padded_over_several_reads_are_refused_and_long_lines_are_not() {
+        let pad = " ".repeat(LINE_MAX);
+        for (head, tail, refused) in [
+            (format!("POST / HTTP/1.1\r\nContent-Length:{pad}"), "4\r\n\r\nabcd", true),
+            (format!("P / H\r\nTransfer-Encoding: chunked\r\n\r\n{}", "0".repeat(LINE_MAX)), "4\r\nabcd\r\n", true),
+            (format!("P / H\r\nTransfer-Encoding: chunked\r\n\r\n4;{pad}"), "x\r\nabcd\r\n0\r\n\r\n", false),
+            (format!("GET /{pad}"), "x HTTP/1.1\r\nConnection: a\r\n\r\n", false),
+            (format!("GET / HTTP/1.1\r\nCookie: {pad}"), "x\r\nContent-Length: 0\r\n\r\n", false),
+        ] {
+            let mut framing = Framing::new();
+            framing.scan(head.as_bytes());
+            framing.scan(tail.as_bytes());
+            assert_eq!((framing.is_ambiguous(), framing.is_in_head()), (refused, refused), "{head}{tail}");
+        }
+    }
+
+    #[test]
+    fn a_head_with_a_bad_length_is_still_a_head() {
+        assert!(scan_all("POST / HTTP/1.1\r\nContent-Length: +4\r\n").1);
     }
 
     #[test]

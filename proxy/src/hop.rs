@@ -27,10 +27,7 @@ pub(crate) fn remove(headers: &mut HeaderMap) {
     {
         headers.remove(name);
     }
-    let trailers = headers
-        .get_all(TE)
-        .iter()
-        .any(|v| v.as_bytes().split(|b| *b == b',').any(|t| t.trim_ascii().eq_ignore_ascii_case(b"trailers")));
+    let trailers = headers.get_all(TE).iter().any(|value| has_token(value, b"trailers"));
     headers.remove(TE);
     for name in named {
         headers.remove(name);
@@ -38,6 +35,15 @@ pub(crate) fn remove(headers: &mut HeaderMap) {
     if trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
+}
+
+/// Whether `Connection` names `token` (in lower case).
+pub(crate) fn is_named(headers: &HeaderMap, token: &[u8]) -> bool {
+    headers.get_all(CONNECTION).iter().any(|value| has_token(value, token))
+}
+
+fn has_token(value: &HeaderValue, token: &[u8]) -> bool {
+    value.as_bytes().split(|b| *b == b',').any(|t| t.trim_ascii().eq_ignore_ascii_case(token))
 }
 
 fn is_hop(name: &HeaderName) -> bool {

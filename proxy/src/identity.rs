@@ -84,18 +84,19 @@ fn impersonate(caller: &UserInfo, headers: &HeaderMap) -> Result<UserInfo, Statu
     }
     let mut user = UserInfo::default();
     for (name, value) in headers {
-        let value = value.to_str().map_err(|_| forbidden("a header value is not plain text"))?;
+        if !is_impersonation_header(name.as_str()) {
+            continue;
+        }
+        let bad = |why: &str| Status::new(Reason::BadRequest, format!("header {name}: {why}"));
+        let value = value.to_str().map_err(|_| bad("its value is not plain text (visible ASCII)"))?;
         match name.as_str().strip_prefix(IMPERSONATE) {
-            None if is_impersonation_header(name.as_str()) => {
-                return Err(Status::new(Reason::BadRequest, format!("header {name}: write it with hyphens")));
-            }
-            None => {}
+            None => return Err(bad("write it with hyphens")),
             Some("user") => user.name = value.into(),
             Some("uid") => user.uid = value.into(),
             Some("group") => user.groups.push(value.into()),
             Some(other) => match other.strip_prefix("extra-") {
                 Some(key) => add_extra(&mut user, &percent_decode_str(key).decode_utf8_lossy(), value),
-                None => return Err(Status::new(Reason::BadRequest, format!("header {name} is not known"))),
+                None => return Err(bad("it is not known")),
             },
         }
     }

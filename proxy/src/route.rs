@@ -80,11 +80,7 @@ pub(crate) async fn resolve(core: &Core, uri: &Uri, method: &str, user: &UserInf
 }
 
 fn workspace(core: &Core, uri: &Uri, rest: &str, name: ClusterName, shard: usize) -> Result<Route, Status> {
-    let path = uri.path();
-    // `/clusters/x` has the rest `/`, which is not a part of it.
-    let rest = if path.ends_with(rest) { rest } else { "" };
-    let rest_at = path.len() - rest.len();
-    let prefix = path.get(..rest_at).unwrap_or(path);
+    let (prefix, rest) = cut(uri.path(), rest);
     let target = match prefix.strip_prefix("/clusters/") {
         Some(written) if written != name.as_str() && !core.index.is_static() => {
             let query = uri.query().map(|q| format!("?{q}")).unwrap_or_default();
@@ -94,11 +90,18 @@ fn workspace(core: &Core, uri: &Uri, rest: &str, name: ClusterName, shard: usize
     };
     let prefix = HeaderValue::from_str(prefix).ok();
     let workspace = (!name.is_system()).then_some(name);
+    let rest_at = uri.path().len() - rest.len();
     Ok(Route { shard, workspace, is_wildcard: false, uri: target, prefix, rest_at })
 }
 
+/// What stands in front of `rest`, and `rest` as far as the path has it: `/clusters/x` has the rest `/`, which is not
+/// a part of it.
+fn cut<'a>(path: &'a str, rest: &str) -> (&'a str, &'a str) {
+    path.strip_suffix(rest).map_or((path, ""), |prefix| path.split_at(prefix.len()))
+}
+
 fn platform(core: &Core, uri: &Uri, rest: &str) -> Route {
-    let rest_at = uri.path().len().saturating_sub(rest.len());
+    let rest_at = cut(uri.path(), rest).0.len();
     Route { shard: core.platform, workspace: None, is_wildcard: false, uri: origin_form(uri), prefix: None, rest_at }
 }
 
@@ -193,4 +196,32 @@ fn forbidden(user: &UserInfo, method: &str, path: &str) -> Status {
         Reason::Forbidden,
         format!("forbidden: User {name:?} cannot {verb} path {path:?}: workspace access not permitted"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rest_of_a_path_is_what_the_path_has() {
+        for (path, prefix) in [
+            ("/clusters/*", "/clusters/*"),
+            ("/clusters/*/", "/clusters/*"),
+            ("/clusters/*/api", "/clusters/*"),
+            ("/clusters/system:admin", "/clusters/system:admin"),
+            ("/clusters/a", "/clusters/a"),
+            ("/clusters/a/", "/clusters/a"),
+            ("/services/cache", "/services/cache"),
+            ("/services/cache/x", "/services/cache"),
+            ("/clusters//api", "/clusters/"),
+            ("/version", ""),
+        ] {
+            let (Target::Cluster { rest, .. }
+            | Target::Wildcard { rest }
+            | Target::Cache { rest }
+            | Target::VirtualWorkspace { rest }
+            | Target::None { rest }) = url::split(path).unwrap();
+            assert_eq!(cut(path, rest), (prefix, &path[prefix.len()..]), "{path}");
+        }
+    }
 }

@@ -25,7 +25,7 @@ use crate::{
     Body,
     admission::{self, Kind, Plan},
     connection::Peer,
-    door, forward,
+    door, forward, hop,
     identity::{self, Caller},
     refusal::{answer, answer_and_close, rejected, temporary, text},
     reply::{Flight, Reply},
@@ -73,7 +73,8 @@ async fn steps(worker: &Arc<Worker>, peer: &Peer, arrived_ns: u64, request: Requ
     };
     if peer.ambiguous.load(Acquire) {
         core.metrics.refused("framing");
-        let status = Status::new(Reason::BadRequest, "Content-Length beside Transfer-Encoding");
+        let status =
+            Status::new(Reason::BadRequest, "want one Content-Length or Transfer-Encoding, and no padded number");
         return answer_and_close(&status).map(Reply::plain);
     }
     if let Err(status) = door::check(&parts, core.limits.header_bytes) {
@@ -130,27 +131,32 @@ async fn admitted(
         Ok(permit) => permit,
         Err(rejection) => return rejected(&rejection, &parts.headers).map(Reply::plain),
     };
-    let protocol = upgrade(&parts).filter(|_| http_body::Body::is_end_stream(&body));
+    let protocol = match plan.kind {
+        Kind::Plain => None,
+        Kind::Watch | Kind::LongRunning => upgrade(&parts).filter(|_| http_body::Body::is_end_stream(&body)),
+    };
     forward::prepare(worker, &mut parts, route, caller, peer);
-    if let Some(protocol) = protocol {
-        // The seats go back when the protocol has been switched.
-        let answered = Box::pin(forward::switch(worker, route, peer, parts, protocol)).await;
-        return answered.unwrap_or_else(|status| answer(&status)).map(Reply::plain);
-    }
     let longest = core.limits.request_timeout;
-    let limit = (plan.kind == Kind::Plain).then(|| plan.timeout.map_or(longest, |t| t.min(longest)));
+    // What asks for another protocol begins with a head as short as any.
+    let limit =
+        (plan.kind == Kind::Plain || protocol.is_some()).then(|| plan.timeout.map_or(longest, |t| t.min(longest)));
     let body = match plan.kind {
         Kind::LongRunning => Body::from(body),
         _ => Body::upload(body, worker, &peer.link),
     };
     let mut permit = permit;
     let answered = {
-        let send = forward::send(worker, route, limit, parts, body);
+        let send = forward::send(worker, route, limit, protocol, parts, body);
         let held = (plan.kind == Kind::Watch).then_some(&mut permit);
         release_when_late(worker, held, send).await
     };
     match answered {
-        Ok(response) => response.map(|body| match plan.kind {
+        // The seats, if it has any, go back. The connection's task runs the tunnel once the head has been written.
+        Ok((response, Some((client, shard)))) => {
+            peer.open_tunnel(client, shard, plan.watch);
+            response.map(Reply::plain)
+        }
+        Ok((response, None)) => response.map(|body| match plan.kind {
             Kind::Plain => Reply::new(body, permit),
             // It has been initialised, as far as a gateway can see, when its head arrives: the seats go back.
             Kind::Watch => Reply::watch(body, plan.watch),
@@ -184,10 +190,12 @@ async fn release_when_late<T>(
     .await
 }
 
-/// The protocol to switch to, if the client asks for that (exec, attach, port-forward, watches by websocket). An offer
-/// of HTTP/2 in plain text may be ignored (RFC 9110 section 7.8).
+/// The protocol to switch to, if the client asks for that (exec, attach, port-forward, watches by websocket). Both
+/// headers are needed, and any request to switch may be ignored, such as that for HTTP/2 in plain text (RFC 9110
+/// section 7.8).
 fn upgrade(parts: &Parts) -> Option<HeaderValue> {
-    parts.headers.get(UPGRADE).filter(|v| !v.as_bytes().eq_ignore_ascii_case(b"h2c")).cloned()
+    let asks = parts.version == Version::HTTP_11 && hop::is_named(&parts.headers, b"upgrade");
+    parts.headers.get(UPGRADE).filter(|v| asks && !v.as_bytes().eq_ignore_ascii_case(b"h2c")).cloned()
 }
 
 /// The gateway's own probes: open to everybody and outside every level (FA-11).

@@ -175,9 +175,15 @@ impl Worker {
     }
 
     /// Makes a connection known to the sweep; the key is for [`forget`](Self::forget).
+    ///
+    /// One that was on its way while the drain began comes too late for [`drain`](Self::drain): it is ended here.
     pub(crate) fn register(&self, link: Arc<Link>) -> usize {
         link.seen.store(self.tick(), Relaxed);
-        lock(&self.links).insert(link)
+        let key = lock(&self.links).insert(link.clone());
+        if self.core.draining.load(Relaxed) {
+            link.kill();
+        }
+        key
     }
 
     pub(crate) fn forget(&self, key: usize) {

@@ -247,15 +247,43 @@ async fn only_masters_act_as_somebody_else() {
     assert_eq!(headers["x-forwarded-proto"], "https");
 }
 
+/// To switch is the server's choice (RFC 9110 section 7.8), and only who names it in `Connection` asks for it.
 #[tokio::test]
-async fn an_upgrade_is_refused_with_a_clear_word() {
+async fn an_upgrade_that_is_not_offered_is_ignored() {
     let seen = Seen::default();
-    let gateway = Gateway::start(options(vec![noting(&seen)])).unwrap();
-    let mut request = get("/clusters/a/api/v1/namespaces/n/pods/p/exec?command=sh");
-    request.headers_mut().insert("connection", HeaderValue::from_static("upgrade"));
-    request.headers_mut().insert("upgrade", HeaderValue::from_static("websocket"));
-    let (status, _, body) = once(&gateway, request).await;
-    assert_eq!(status, StatusCode::NOT_IMPLEMENTED);
-    assert!(body.contains("upgrades are not served"), "{body}");
-    assert_eq!(seen.len(), 0, "a bundled server has no tunnels");
+    let exec = "/clusters/a/api/v1/namespaces/n/pods/p/exec?command=sh";
+    let plain = "/clusters/a/api/v1/pods";
+    for (shard, path, connection) in [
+        (noting(&seen), exec, "upgrade"),
+        (noting(&seen), plain, "upgrade"),
+        (noting_upstream(&seen).await, plain, "upgrade"),
+        (noting_upstream(&seen).await, exec, "keep-alive"),
+    ] {
+        let gateway = Gateway::start(options(vec![shard])).unwrap();
+        let mut request = get(path);
+        request.headers_mut().insert("connection", HeaderValue::from_static(connection));
+        request.headers_mut().insert("upgrade", HeaderValue::from_static("websocket"));
+        assert_eq!(once(&gateway, request).await.0, StatusCode::OK);
+        let headers = seen.take().remove(0).headers;
+        assert!(!headers.contains_key("upgrade") && !headers.contains_key("connection"), "{path} {connection}");
+    }
+}
+
+#[tokio::test]
+async fn only_identity_headers_must_be_plain_text() {
+    let ca = tls::Ca::new();
+    let seen = Seen::default();
+    let options = proxy::GatewayOptions {
+        tls: Some(Arc::new(ca.server_config())),
+        ..options(vec![noting_upstream(&seen).await])
+    };
+    let gateway = Gateway::start(options).unwrap();
+    for (name, want) in [("user-agent", 200), ("impersonate-group", 400)] {
+        let masters = ["system:masters".to_owned()];
+        let mut client = h2_on(ca.connect(gateway.address(), Some(("admin", &masters)), true).await).await;
+        let mut request = get_h2("/clusters/a/api");
+        request.headers_mut().insert("impersonate-user", HeaderValue::from_static("bob"));
+        request.headers_mut().insert(name, HeaderValue::from_bytes("m\u{fc}ller".as_bytes()).unwrap());
+        assert_eq!(client.send_request(request).await.unwrap().status().as_u16(), want, "{name}");
+    }
 }

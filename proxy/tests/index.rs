@@ -264,3 +264,39 @@ async fn urls_lead_where_kcp_says() {
     }
     assert_eq!(cases, 12);
 }
+
+/// A watch that breaks goes on where it broke, and one that ends at once is not asked for again at full speed.
+#[tokio::test]
+async fn a_watch_goes_on_where_it_ended_and_not_in_a_hot_loop() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let noted = asked.clone();
+    let shard = local(move |request: Request<Body>| {
+        let query = request.uri().query().unwrap_or_default().to_owned();
+        let is_clusters = request.uri().path().ends_with("/logicalclusters");
+        let answer = match query.split("resourceVersion=").nth(1) {
+            None if is_clusters => ok(r#"{"kind":"LogicalClusterList","metadata":{"resourceVersion":"1"},"items":[]}"#),
+            Some(from) => {
+                let from: usize = from.parse().unwrap();
+                noted.lock().unwrap().push((from, std::time::Instant::now()));
+                let event = json!({ "metadata": { "resourceVersion": (from + 1).to_string() } });
+                let line = format!("{}\n", json!({ "type": "BOOKMARK", "object": event }));
+                // Every second watch breaks, the others end in good order.
+                let end = if from.is_multiple_of(2) { Ok(Bytes::new()) } else { Err(std::io::Error::other("broken")) };
+                let parts = [Ok(Bytes::from(line)), end].map(|part| part.map(http_body::Frame::data));
+                Response::new(Body::new(http_body_util::StreamBody::new(futures_util::stream::iter(parts))))
+            }
+            None => {
+                let mut none = ok("{}");
+                *none.status_mut() = StatusCode::NOT_FOUND;
+                none
+            }
+        };
+        std::future::ready(answer)
+    });
+    let _gateway = Gateway::start(watching(vec![shard])).unwrap();
+    eventually("the watch is asked for again", || asked.lock().unwrap().len() >= 5).await;
+    let asked = asked.lock().unwrap();
+    assert_eq!(asked.iter().take(5).map(|(from, _)| *from).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+    // At least half of 100, 200, 400 and 800 ms.
+    assert!(asked[4].1 - asked[0].1 >= Duration::from_millis(750), "{asked:?}");
+}

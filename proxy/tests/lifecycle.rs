@@ -13,12 +13,17 @@ use proxy::{Body, Gateway, GatewayOptions, Limits};
 use support::*;
 use tokio::{io::AsyncReadExt, io::AsyncWriteExt, net::TcpStream};
 
+/// Below the defaults of all limits: so only what is configured explains that a connection ends within it.
+const SHORT: Duration = Duration::from_secs(12);
+
 async fn closed(mut socket: TcpStream) -> bool {
     let mut rest = Vec::new();
-    tokio::time::timeout(PATIENCE, socket.read_to_end(&mut rest)).await.is_ok()
+    tokio::time::timeout(SHORT, socket.read_to_end(&mut rest)).await.is_ok()
 }
 
 fn short() -> Limits {
+    let Limits { head_timeout, idle_timeout, stall_timeout, .. } = Limits::default();
+    assert!(head_timeout.min(idle_timeout).min(stall_timeout) > SHORT);
     let (head_timeout, idle_timeout) = (Duration::from_millis(500), Duration::from_millis(500));
     Limits { head_timeout, idle_timeout, stall_timeout: Duration::from_millis(500), ..Limits::default() }
 }

@@ -355,6 +355,31 @@ async fn read_until(socket: &mut TcpStream, end: &str) -> String {
     String::from_utf8(got).unwrap()
 }
 
+/// What asks for another protocol has to get its answer in time, like all others.
+#[tokio::test]
+async fn an_upgrade_that_is_not_answered_gets_504() {
+    let silent = |_| std::future::pending::<Response<Body>>();
+    let limits = Limits { request_timeout: Duration::from_millis(500), ..Limits::default() };
+    let gateway = Gateway::start(GatewayOptions { limits, ..options(vec![remote(upstream(silent).await)]) }).unwrap();
+    let ask =
+        format!("GET {EXEC} HTTP/1.1\r\nHost: d\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\r\n");
+    let answer = raw(gateway.address(), ask.as_bytes(), |seen| seen.contains("\r\n\r\n")).await;
+    assert!(answer.starts_with("HTTP/1.1 504"), "{answer}");
+}
+
+/// Nobody asked for it.
+#[tokio::test]
+async fn a_switch_that_nobody_asked_for_is_a_failure() {
+    let address = raw_upstream(|mut socket, _| async move {
+        read_head(&mut socket).await;
+        let answer = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n";
+        socket.write_all(answer).await.unwrap();
+    })
+    .await;
+    let gateway = Gateway::start(options(vec![remote(address)])).unwrap();
+    assert_eq!(once(&gateway, get("/clusters/a/api")).await.0, StatusCode::BAD_GATEWAY);
+}
+
 /// SE-01: after a refused upgrade the client's bytes are requests like all others.
 #[tokio::test]
 async fn a_refused_upgrade_opens_nothing() {

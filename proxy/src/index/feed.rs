@@ -10,7 +10,7 @@ use bytes::{Buf, BytesMut};
 use http::{HeaderValue, Request, StatusCode, header::ACCEPT};
 use http_body_util::{BodyExt, Limited};
 use observers::WorkspaceEvent;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     News,
@@ -27,6 +27,8 @@ const WATCH_SECONDS: u64 = 600;
 const SILENCE_MAX: Duration = Duration::from_secs(WATCH_SECONDS + 30);
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// A watch that ends sooner is a failure, though of the politest kind.
+const WATCH_MIN: Duration = Duration::from_secs(1);
 /// A shard without the Workspace API may get it.
 const ABSENT_RETRY: Duration = Duration::from_secs(60);
 
@@ -83,19 +85,23 @@ impl Feed {
         let mut backoff = BACKOFF_MIN;
         let mut revision: Option<String> = None;
         loop {
-            let outcome = match &revision {
+            let (began, is_watch) = (Instant::now(), revision.is_some());
+            let outcome = match &mut revision {
                 None => {
-                    timeout(LIST_TIMEOUT, self.list()).await.unwrap_or_else(|_| Err(failed("the list took too long")))
+                    let list = timeout(LIST_TIMEOUT, self.list()).await;
+                    list.unwrap_or_else(|_| Err(failed("the list took too long"))).map(|from| revision = Some(from))
                 }
-                Some(from) => self.watch(from).await,
+                Some(from) => self.watch(from).await.and_then(|()| {
+                    // A shard that hangs up at once would be asked again at full speed.
+                    (began.elapsed() >= WATCH_MIN).then_some(()).ok_or_else(|| failed("the watch ended at once"))
+                }),
             };
+            if is_watch && began.elapsed() >= WATCH_MIN {
+                backoff = BACKOFF_MIN;
+            }
             let entry = self.core.shards.get(self.shard).map_or("", |s| &*s.shard.name);
             match outcome {
-                Ok(to) => {
-                    revision = Some(to);
-                    backoff = BACKOFF_MIN;
-                    continue;
-                }
+                Ok(()) => continue,
                 Err(End::Expired) => revision = None,
                 Err(End::Absent(why)) if self.kind == Kind::LogicalClusters && self.core.shards.len() == 1 => {
                     tracing::info!(
@@ -173,11 +179,12 @@ impl Feed {
         }
     }
 
-    /// Follows changes since `from` until the shard ends the watch; returns the last revision heard of.
-    async fn watch(&self, from: &str) -> Result<String, End> {
+    /// Follows changes since `revision` until the shard ends the watch. However it ends, `revision` is then the last
+    /// one heard of.
+    async fn watch(&self, revision: &mut String) -> Result<(), End> {
         let query = format!(
             "watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={}",
-            encode(from)
+            encode(revision)
         );
         let response =
             timeout(LIST_TIMEOUT, self.get(&query)).await.map_err(|_| failed("the watch is not answered"))??;
@@ -187,18 +194,21 @@ impl Feed {
             other => return Err(failed(&format!("the watch is answered {other}"))),
         }
         let (mut body, mut lines) = (response.into_body(), BytesMut::new());
-        let mut revision = from.to_owned();
+        // How much of the unfinished line is known to hold no line end.
+        let mut searched = 0;
         loop {
             let frame = timeout(SILENCE_MAX, body.frame()).await.map_err(|_| failed("the watch is silent"))?;
-            let Some(frame) = frame.transpose()? else { return Ok(revision) };
+            let Some(frame) = frame.transpose()? else { return Ok(()) };
             lines.extend_from_slice(frame.data_ref().map_or(&[], |d| d));
-            while let Some(end) = memchr::memchr(b'\n', &lines) {
-                let line = lines.split_to(end);
+            while let Some(end) = memchr::memchr(b'\n', lines.get(searched..).unwrap_or_default()) {
+                let line = lines.split_to(searched + end);
                 lines.advance(1);
+                searched = 0;
                 if let Some(to) = self.event(&line).await? {
-                    revision = to;
+                    *revision = to;
                 }
             }
+            searched = lines.len();
             if lines.len() > LINE_BYTES_MAX {
                 return Err(failed("an event of the watch is too long"));
             }

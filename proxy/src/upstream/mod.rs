@@ -90,22 +90,14 @@ impl Shard {
         }
     }
 
-    /// Forwards a request to switch protocols, on a connection of its own; `None` for a bundled server. An answer of
-    /// 101 carries the connection in its extensions, any other is an ordinary answer.
-    pub(crate) async fn switch(
-        &self,
-        pool: usize,
-        clock: &impl Fn() -> u64,
-        mut request: Request<Body>,
-    ) -> Option<Result<Response<Body>, SendError>> {
-        let Way::Remote(remote) = &self.way else { return None };
-        let pool = remote.pools.get(pool).expect("one pool per worker was made");
-        remote.address(&mut request);
-        Some(remote.send_afresh(pool, clock, request).await)
+    /// Whether it is spoken to over a connection, which can switch protocols.
+    pub(crate) fn is_remote(&self) -> bool {
+        matches!(self.way, Way::Remote(_))
     }
 
     /// Forwards one request, hop-by-hop headers already removed. `pool` is the number of the calling worker: a
-    /// connection is only ever used by the runtime that made it. `clock` is read when a connection is made.
+    /// connection is only ever used by the runtime that made it. `clock` is read when a connection is made. An answer
+    /// of 101 carries the connection in its extensions.
     pub(crate) async fn send(
         &self,
         pool: usize,
