@@ -14,6 +14,7 @@ pub mod profile;
 pub mod scheduler;
 pub mod shuffle;
 pub mod sim;
+pub mod upstream;
 #[cfg(test)]
 mod vectors;
 mod wait;

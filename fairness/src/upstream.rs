@@ -1,0 +1,18 @@
+//! Priority and fairness exactly as Kubernetes v1.34 does it, known defects included (apf.md 3.5, 5, 7.1).
+//!
+//! [`QueueSet`] queues and dispatches the requests of one priority level, [`Adjustment`] divides the seats of
+//! a server among levels every ten seconds, [`RetryAfter`] says when a refused client should come again.
+//! Everything runs under a clock that the caller gives, does no I/O and is deterministic. It is the oracle
+//! of the tests; the [`Gate`](crate::Gate) runs on [`scheduler`](crate::scheduler) alone.
+
+mod demand;
+mod queue_set;
+mod retry_after;
+mod work;
+
+pub use self::{
+    demand::{ADJUSTMENT_PERIOD_NS, Adjustment, DemandMeter, Integrator, LevelDemand, Statistics},
+    queue_set::{Arrival, Counts, QueueSet, Reason, Settings, Ticket},
+    retry_after::RetryAfter,
+    work::{SERVICE_ESTIMATE_NS, Work, seat_seconds},
+};
