@@ -5,6 +5,7 @@ pub mod cluster;
 pub mod field;
 pub mod flowcontrol;
 pub mod list_options;
+pub mod marks;
 pub mod names;
 mod percent;
 pub mod request_info;

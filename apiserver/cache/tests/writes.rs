@@ -205,8 +205,14 @@ async fn without_http_a_write_needs_its_shard_too() {
     assert_eq!((created.shard(), created.cluster(), created.name()), (Some("amber"), "root", "a"));
     let (list, delete) = (ListOptions::default(), DeleteOptions::default());
     let everywhere = Collection::everywhere();
-    assert_eq!(server.registry().delete_collection(exports, &everywhere, &list, &delete).await.unwrap_err().code, 500);
+    assert_eq!(
+        server.registry().delete_collection(exports, &everywhere, &list, &delete, |_| Ok(())).await.unwrap_err().code,
+        500
+    );
     assert_eq!(server.registry().list(exports, &everywhere, &list).await.unwrap().items.len(), 1);
-    assert_eq!(amber.delete_collection(exports, &everywhere, &list, &delete).await.unwrap().items.len(), 1);
+    assert_eq!(
+        amber.delete_collection(exports, &everywhere, &list, &delete, |_| Ok(())).await.unwrap().0.items.len(),
+        1
+    );
     assert_eq!(server.registry().list(exports, &everywhere, &list).await.unwrap().items.len(), 0);
 }

@@ -1,10 +1,14 @@
-//! Terminating logical clusters lose their content, then themselves (kcp.md 2.5).
+//! Terminating logical clusters lose their content, then themselves (kcp.md 2.5). So do those whose Workspace is gone.
 
-use apiserver_api::Status;
-use apiserver_machinery::{Resource, builtin};
+use apiserver_api::{Status, marks};
+use apiserver_machinery::{
+    Resource, builtin,
+    object::{get, text},
+    options::DeleteOptions,
+};
 use apiserver_server::{
     Registry,
-    registry::{Collection, ObjectKey, UpdateOptions},
+    registry::{Collection, Object, ObjectKey, UpdateOptions},
 };
 use serde_json::Value;
 
@@ -14,28 +18,47 @@ use crate::{
     resource, unless_gone,
 };
 
-/// Holds a LogicalCluster for as long as the cluster has content.
-pub(crate) const FINALIZER: &str = "core.kcp.io/logicalcluster-deletion";
-
 pub(crate) struct LogicalClusters {
     registry: Registry,
+    workspaces: &'static Resource,
     logical_clusters: &'static Resource,
 }
 
 impl LogicalClusters {
     pub(crate) fn new(registry: Registry) -> Self {
-        Self { registry, logical_clusters: resource("core.kcp.io", "v1alpha1", "logicalclusters") }
+        Self {
+            registry,
+            workspaces: resource("tenancy.kcp.io", "v1alpha1", "workspaces"),
+            logical_clusters: resource("core.kcp.io", "v1alpha1", "logicalclusters"),
+        }
+    }
+
+    /// Whether the cluster belongs to a Workspace that is there no more, or is another one of the same name.
+    async fn is_orphan(&self, cluster: &Value) -> Result<bool, Status> {
+        let Some(key) = owner(cluster) else { return Ok(false) };
+        let Some(workspace) = self.registry.find(self.workspaces, &key).await? else { return Ok(true) };
+        Ok(!is_owner(cluster, &key, &workspace.value()?))
     }
 }
 
 impl Reconcile for LogicalClusters {
     fn sources(&self) -> Vec<Source> {
-        vec![Source { resource: self.logical_clusters, key: |object| Some(object.key()) }]
+        vec![
+            Source { resource: self.logical_clusters, key: |object| Some(object.key()) },
+            Source { resource: self.workspaces, key: cluster_of },
+        ]
     }
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Outcome, Status> {
         let Some(cluster) = self.registry.find(self.logical_clusters, &key).await? else { return Ok(Outcome::Done) };
-        if cluster.value()?.pointer("/metadata/deletionTimestamp").is_none() {
+        let cluster = cluster.value()?;
+        if cluster.pointer("/metadata/deletionTimestamp").is_none() {
+            if self.is_orphan(&cluster).await? {
+                // Nobody else would: whoever took the finalizer off a Workspace by hand left its cluster behind.
+                let uid = Some(text(&cluster, &["metadata", "uid"]).to_owned());
+                let options = DeleteOptions { uid, ..DeleteOptions::default() };
+                unless_gone(self.registry.delete(self.logical_clusters, &key, &options).await)?;
+            }
             return Ok(Outcome::Done);
         }
         let inside = Collection::cluster(&key.cluster);
@@ -48,10 +71,29 @@ impl Reconcile for LogicalClusters {
         if left > 0 {
             return Ok(Outcome::Again);
         }
-        let release = |old: Option<&Value>| Ok(without_finalizer(old, FINALIZER));
+        let release = |old: Option<&Value>| Ok(without_finalizer(old, marks::CLUSTER_FINALIZER));
         unless_gone(self.registry.modify(self.logical_clusters, &key, &UpdateOptions::default(), release).await)?;
         Ok(Outcome::Done)
     }
+}
+
+/// The cluster that a Workspace is tied to.
+fn cluster_of(workspace: &Object) -> Option<ObjectKey> {
+    let workspace = workspace.value().ok()?;
+    let name = text(&workspace, &["metadata", "annotations", marks::WORKSPACE_CLUSTER]).parse().ok()?;
+    Some(ObjectKey::new(&name, "", "cluster"))
+}
+
+/// The Workspace that a LogicalCluster says it belongs to.
+pub(crate) fn owner(cluster: &Value) -> Option<ObjectKey> {
+    let owner = get(cluster, &["spec", "owner"]).filter(|o| text(o, &["resource"]) == "workspaces")?;
+    Some(ObjectKey::new(&text(owner, &["cluster"]).parse().ok()?, "", text(owner, &["name"])))
+}
+
+/// Whether a LogicalCluster belongs to this very Workspace.
+pub(crate) fn is_owner(cluster: &Value, key: &ObjectKey, workspace: &Value) -> bool {
+    owner(cluster).is_some_and(|owner| owner == *key)
+        && text(cluster, &["spec", "owner", "uid"]) == text(workspace, &["metadata", "uid"])
 }
 
 /// The object without one of its finalizers.

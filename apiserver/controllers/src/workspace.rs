@@ -1,9 +1,11 @@
 //! Workspaces get a logical cluster and take it along when they go (kcp.md 2.4, 2.5).
 //!
 //! A two-phase commit, so that a crash leaves nothing behind: first the name of the new cluster is written down in the
-//! Workspace, then the cluster is made, then the Workspace says where it is.
+//! Workspace, then the cluster is made, then the Workspace says where it is. What is written down is believed only when
+//! the LogicalCluster of that name, if there is one, has this very Workspace as its owner: no other is ever adopted or
+//! deleted.
 
-use apiserver_api::{ClusterName, Reason, Status};
+use apiserver_api::{ClusterName, Reason, Status, marks};
 use apiserver_machinery::{
     Resource,
     object::{self, text},
@@ -21,13 +23,6 @@ use crate::{
     logical_cluster, resource, unless_gone,
 };
 
-/// Holds a Workspace for as long as its logical cluster exists.
-const FINALIZER: &str = "core.kcp.io/logicalcluster";
-/// Annotation with the name of the cluster, written before the cluster is made.
-const CLUSTER: &str = "internal.tenancy.kcp.io/cluster";
-const SHARD: &str = "core.kcp.io/shard";
-const PATH: &str = "kcp.io/path";
-const TYPE: &str = "internal.tenancy.kcp.io/type";
 /// What every new workspace begins with.
 const NAMESPACES: [&str; 2] = ["default", "kube-system"];
 
@@ -43,7 +38,7 @@ impl Reconcile for Workspaces {
     fn sources(&self) -> Vec<Source> {
         vec![
             Source { resource: self.workspaces, key: |object| Some(object.key()) },
-            Source { resource: self.logical_clusters, key: owner },
+            Source { resource: self.logical_clusters, key: |object| logical_cluster::owner(&object.value().ok()?) },
         ]
     }
 
@@ -77,13 +72,22 @@ impl Workspaces {
     async fn make(&self, key: &ObjectKey, workspace: &Value) -> Result<(), Status> {
         let Some(parent) = self.registry.logical_cluster(&key.cluster).await? else { return Ok(()) };
         let parent = parent.value()?;
-        let parent_path = annotation(&parent, PATH).unwrap_or(key.cluster.as_str());
+        let parent_path = annotation(&parent, marks::PATH).unwrap_or(key.cluster.as_str());
         let path = format!("{parent_path}:{}", key.name);
-        let cluster = match annotation(workspace, CLUSTER) {
+        let noted = annotation(workspace, marks::WORKSPACE_CLUSTER);
+        let placed = text(workspace, &["spec", "cluster"]);
+        if !placed.is_empty() && noted != Some(placed) {
+            // An administrator placed it by hand; the cluster is his to make and to delete.
+            return Ok(());
+        }
+        let cluster = match noted {
             Some(name) => name.parse().map_err(internal)?,
-            None => self.write_down(key, ClusterName::from_token(&random_token())).await?,
+            None => self.write_down(key, None).await?,
         };
-        self.make_cluster(key, workspace, &cluster, &path).await?;
+        if !self.make_cluster(key, workspace, &cluster, &path).await? {
+            // The name is somebody else's. The change brings us back here.
+            return self.write_down(key, Some(&cluster)).await.map(drop);
+        }
         let url = format!("{}/clusters/{path}", self.options.external_url);
         let place = |old: Option<&Value>| {
             let mut new = old.cloned().unwrap_or_default();
@@ -104,34 +108,46 @@ impl Workspaces {
         unless_gone(self.registry.modify(self.workspaces, key, &status(), ready).await)
     }
 
-    /// Writes the cluster's name into the Workspace; the name that stands there in the end.
-    async fn write_down(&self, key: &ObjectKey, cluster: ClusterName) -> Result<ClusterName, Status> {
+    /// Writes a new name for the cluster into the Workspace unless there is one other than `taken`; the name that
+    /// stands there in the end.
+    async fn write_down(&self, key: &ObjectKey, taken: Option<&ClusterName>) -> Result<ClusterName, Status> {
+        let cluster = ClusterName::from_token(&random_token());
         let note = |old: Option<&Value>| {
             let mut new = old.cloned().unwrap_or_default();
-            if annotation(&new, CLUSTER).is_none() {
+            if annotation(&new, marks::WORKSPACE_CLUSTER) == taken.map(ClusterName::as_str) {
                 let mut finalizers = object::items(&new, &["metadata", "finalizers"]).to_vec();
-                finalizers.push(json!(FINALIZER));
+                if !finalizers.iter().any(|f| f == marks::WORKSPACE_FINALIZER) {
+                    finalizers.push(json!(marks::WORKSPACE_FINALIZER));
+                }
                 let metadata = object::metadata_mut(&mut new);
                 metadata.insert("finalizers".into(), finalizers.into());
                 if let Some(annotations) = metadata.entry("annotations").or_insert_with(|| json!({})).as_object_mut() {
-                    annotations.insert(CLUSTER.into(), json!(cluster.as_str()));
-                    annotations.insert(SHARD.into(), json!(self.options.shard));
+                    annotations.insert(marks::WORKSPACE_CLUSTER.into(), json!(cluster.as_str()));
+                    annotations.insert(marks::PLACED_ON.into(), json!(self.options.shard));
                 }
             }
             Ok(new)
         };
         let written = self.registry.modify(self.workspaces, key, &UpdateOptions::default(), note).await?;
         let value = written.object.value()?;
-        annotation(&value, CLUSTER).ok_or_else(|| internal("the annotation was not kept"))?.parse().map_err(internal)
+        let name = annotation(&value, marks::WORKSPACE_CLUSTER);
+        name.ok_or_else(|| internal("the annotation was not kept"))?.parse().map_err(internal)
     }
 
-    async fn make_cluster(&self, key: &ObjectKey, ws: &Value, cluster: &ClusterName, path: &str) -> Result<(), Status> {
+    /// Makes the cluster and its first content; false when there is a cluster of this name that belongs to another.
+    async fn make_cluster(
+        &self,
+        key: &ObjectKey,
+        ws: &Value,
+        cluster: &ClusterName,
+        path: &str,
+    ) -> Result<bool, Status> {
         let kind = format!("{}:{}", text(ws, &["spec", "type", "path"]), text(ws, &["spec", "type", "name"]));
         let object = json!({
             "metadata": {
                 "name": "cluster",
-                "annotations": { PATH: path, SHARD: self.options.shard, TYPE: kind },
-                "finalizers": [logical_cluster::FINALIZER],
+                "annotations": { marks::PATH: path, marks::PLACED_ON: self.options.shard, marks::WORKSPACE_TYPE: kind },
+                "finalizers": [marks::CLUSTER_FINALIZER],
             },
             "spec": {
                 "owner": {
@@ -145,6 +161,12 @@ impl Workspaces {
         });
         let options = WriteOptions::default();
         if_new(self.registry.create(self.logical_clusters, cluster, "", object, &options).await)?;
+        let Some(made) = self.registry.logical_cluster(cluster).await? else {
+            return Err(internal("the logical cluster was deleted while it was made"));
+        };
+        if !logical_cluster::is_owner(&made.value()?, key, ws) {
+            return Ok(false);
+        }
         let make = |name: &'static str| {
             let object = json!({ "metadata": { "name": name } });
             async { if_new(self.registry.create(self.namespaces, cluster, "", object, &WriteOptions::default()).await) }
@@ -161,28 +183,24 @@ impl Workspaces {
         });
         let (namespaces, phase) = futures_util::future::join(namespaces, phase).await;
         namespaces?;
-        unless_gone(phase)
+        unless_gone(phase).map(|()| true)
     }
 
     /// Deletes the cluster; lets the Workspace go once the cluster is gone.
     async fn remove(&self, key: &ObjectKey, workspace: &Value) -> Result<(), Status> {
-        if let Some(name) = annotation(workspace, CLUSTER) {
-            let own = ObjectKey::new(&name.parse().map_err(internal)?, "", "cluster");
-            if self.registry.find(self.logical_clusters, &own).await?.is_some() {
+        // What is no name is the name of no cluster.
+        if let Some(Ok(name)) = annotation(workspace, marks::WORKSPACE_CLUSTER).map(str::parse::<ClusterName>) {
+            let own = ObjectKey::new(&name, "", "cluster");
+            if let Some(cluster) = self.registry.find(self.logical_clusters, &own).await?
+                && logical_cluster::is_owner(&cluster.value()?, key, workspace)
+            {
                 // Its own disappearance brings us back here.
                 return unless_gone(self.registry.delete(self.logical_clusters, &own, &DeleteOptions::default()).await);
             }
         }
-        let release = |old: Option<&Value>| Ok(logical_cluster::without_finalizer(old, FINALIZER));
+        let release = |old: Option<&Value>| Ok(logical_cluster::without_finalizer(old, marks::WORKSPACE_FINALIZER));
         unless_gone(self.registry.modify(self.workspaces, key, &UpdateOptions::default(), release).await)
     }
-}
-
-/// The Workspace that a LogicalCluster belongs to.
-fn owner(object: &Object) -> Option<ObjectKey> {
-    let value = object.value().ok()?;
-    let cluster = text(&value, &["spec", "owner", "cluster"]).parse().ok()?;
-    Some(ObjectKey::new(&cluster, "", text(&value, &["spec", "owner", "name"])))
 }
 
 fn status() -> UpdateOptions {

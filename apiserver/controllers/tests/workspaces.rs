@@ -61,6 +61,10 @@ impl Fixture {
     /// Creates a workspace and waits until it is ready; the name of its cluster.
     async fn workspace(&self, parent: &ClusterName, name: &str) -> ClusterName {
         self.create(workspaces(), parent, "", name).await;
+        self.until_ready(parent, name).await
+    }
+
+    async fn until_ready(&self, parent: &ClusterName, name: &str) -> ClusterName {
         loop {
             let workspace = self.get(workspaces(), parent, name).await.unwrap();
             if workspace["status"]["phase"] == "Ready" {
@@ -174,6 +178,59 @@ async fn what_was_begun_before_a_restart_is_finished_after_it() {
     while fixture.get(workspaces(), &root(), "late").await.unwrap()["status"]["phase"] != "Ready" {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+    fixture.stop().await;
+}
+
+#[tokio::test]
+async fn a_foreign_cluster_is_neither_adopted_nor_deleted() {
+    let fixture = Fixture::start().await;
+    let team = fixture.workspace(&root(), "team").await;
+    for foreign in [team.as_str(), "root"] {
+        let object = json!({ "metadata": {
+            "name": "copy",
+            "annotations": { "internal.tenancy.kcp.io/cluster": foreign },
+            "finalizers": ["core.kcp.io/logicalcluster"],
+        }});
+        fixture.registry.create(workspaces(), &root(), "", object, &WriteOptions::default()).await.unwrap();
+        let own = fixture.until_ready(&root(), "copy").await;
+        assert_ne!(own.as_str(), foreign);
+        fixture.delete(workspaces(), &root(), "copy").await.unwrap();
+        fixture.until_gone(workspaces(), &root(), "copy").await;
+        assert!(fixture.get(logical_clusters(), &own, "cluster").await.is_none());
+    }
+    // Also before a name of its own was drawn: the forged one is not followed.
+    let registry = fixture.stop().await;
+    let object = json!({ "metadata": {
+        "name": "copy",
+        "annotations": { "internal.tenancy.kcp.io/cluster": team.as_str() },
+        "finalizers": ["core.kcp.io/logicalcluster"],
+    }});
+    registry.create(workspaces(), &root(), "", object, &WriteOptions::default()).await.unwrap();
+    let copy = ObjectKey::new(&root(), "", "copy");
+    registry.delete(workspaces(), &copy, &DeleteOptions::default()).await.unwrap();
+    let fixture = Fixture::over(registry);
+    fixture.until_gone(workspaces(), &root(), "copy").await;
+    let cluster = fixture.get(logical_clusters(), &team, "cluster").await.unwrap();
+    assert!(cluster["metadata"].get("deletionTimestamp").is_none());
+    fixture.stop().await;
+}
+
+#[tokio::test]
+async fn a_cluster_follows_a_workspace_that_lost_its_finalizer() {
+    let fixture = Fixture::start().await;
+    let team = fixture.workspace(&root(), "team").await;
+    let registry = fixture.stop().await;
+    let key = ObjectKey::new(&root(), "", "team");
+    registry.delete(workspaces(), &key, &DeleteOptions::default()).await.unwrap();
+    let strip = |old: Option<&Value>| {
+        let mut new = old.cloned().unwrap_or_default();
+        new["metadata"]["finalizers"] = json!([]);
+        Ok(new)
+    };
+    registry.modify(workspaces(), &key, &Default::default(), strip).await.unwrap();
+    assert!(registry.find(workspaces(), &key).await.unwrap().is_none());
+    let fixture = Fixture::over(registry);
+    fixture.until_gone(logical_clusters(), &team, "cluster").await;
     fixture.stop().await;
 }
 

@@ -8,7 +8,7 @@ mod names;
 mod update;
 mod validation;
 
-use apiserver_api::Status;
+use apiserver_api::{Status, marks};
 use serde_json::{Value, json};
 
 pub use self::{
@@ -16,10 +16,6 @@ pub use self::{
     validation::validate,
 };
 use crate::{age, object, resource::Resource};
-
-/// Annotation that names the shard of a copy. With it the writer says that uid, generation and creation time are the
-/// original's and shall be kept.
-pub const SHARD_ANNOTATION: &str = "kcp.io/shard";
 
 /// What a client sends under these names of `metadata` is forgotten on create. `managedFields` are not kept in
 /// this release.
@@ -48,7 +44,8 @@ pub fn prepare_create(resource: &Resource, new: &mut Value, namespace: &str, now
         ("", base) if !base.is_empty() => Some(names::generate(base)),
         _ => None,
     };
-    let kept = resource.is_copy && object::get(new, &["metadata", "annotations", SHARD_ANNOTATION]).is_some();
+    // With its shard the writer of a copy says that uid, generation and creation time are the original's.
+    let kept = resource.is_copy && object::get(new, &["metadata", "annotations", marks::SHARD]).is_some();
     let metadata = object::metadata_mut(new);
     metadata.retain(|field, _| !CLEARED.contains(&field.as_str()) || (kept && field == "generation"));
     metadata.remove("resourceVersion");

@@ -1,6 +1,6 @@
 //! What must exist before the first request.
 
-use apiserver_api::{ClusterName, Reason, Status};
+use apiserver_api::{ClusterName, Reason, Status, marks};
 use apiserver_machinery::{
     Resource,
     object::{set, text},
@@ -36,7 +36,7 @@ impl ApiServer {
     }
 
     async fn create_logical_cluster(&self, cluster: &ClusterName) -> Result<(), Status> {
-        let object = json!({"metadata": {"name": "cluster", "annotations": {"kcp.io/path": cluster.as_str()}}});
+        let object = json!({"metadata": {"name": "cluster", "annotations": {marks::PATH: cluster.as_str()}}});
         create_missing(self.registry(), logical_clusters(), cluster, object).await?;
         // Also when it was there: a start that was interrupted in between is completed.
         let url = format!("{}/clusters/{cluster}", self.options().external_url.trim_end_matches('/'));

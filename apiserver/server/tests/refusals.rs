@@ -256,6 +256,62 @@ async fn only_the_system_ties_workspaces_to_clusters() {
 }
 
 #[tokio::test]
+async fn a_logical_cluster_goes_only_by_its_name_and_those_of_the_system_never() {
+    let server = server().await;
+    let clusters = "/apis/core.kcp.io/v1alpha1/logicalclusters";
+    for cluster in ["one", "root", "system:admin"] {
+        let masters = Client::new(&server, cluster);
+        for client in [masters.user("kate", &["system:kcp:admin"]), masters] {
+            assert_eq!(client.delete(clusters).await.code, 405, "{cluster}");
+        }
+    }
+    for cluster in ["root", "system:admin"] {
+        let refused = Client::new(&server, cluster).delete(&format!("{clusters}/cluster")).await.refusal();
+        assert_eq!((refused.0, refused.2.contains("may not be deleted")), (403, true), "{cluster}");
+    }
+    Client::new(&server, "one").delete(&format!("{clusters}/cluster")).await.ok();
+}
+
+/// A copied manifest names the cluster of another workspace; believed, it would adopt and delete that one.
+#[tokio::test]
+async fn clients_do_not_choose_the_cluster_of_a_workspace() {
+    const TIE: &str = "internal.tenancy.kcp.io/cluster";
+    let server = server().await;
+    let masters = Client::new(&server, "root");
+    let workspaces = "/apis/tenancy.kcp.io/v1alpha1/workspaces";
+    for client in [masters.user("kate", &["system:kcp:admin"]), masters] {
+        let name = client.user.clone();
+        let copied = json!({"metadata": {"name": name, "annotations": {TIE: "one", "core.kcp.io/shard": "x", "a": "b"},
+            "finalizers": ["core.kcp.io/logicalcluster", "a.dev/x"]}});
+        let created = client.post(workspaces, &copied).await.ok();
+        assert_eq!(
+            (&created["metadata"]["annotations"]["a"], created["metadata"]["annotations"].get(TIE)),
+            (&json!("b"), None)
+        );
+        assert_eq!(created["metadata"]["annotations"].get("core.kcp.io/shard"), None);
+        assert_eq!(created["metadata"]["finalizers"], json!(["a.dev/x"]));
+        let forged = json!({"metadata": {"name": name, "annotations": {TIE: "root"}}});
+        let own = format!("{workspaces}/{name}");
+        assert_eq!(client.merge(&own, &forged).await.code, 403);
+        assert_eq!(client.put(&own, &forged).await.code, 403);
+        let key = apiserver_server::registry::ObjectKey::new(&"root".parse().unwrap(), "", &name);
+        let resource = apiserver_machinery::builtin::find("tenancy.kcp.io", "v1alpha1", "workspaces").unwrap();
+        let controller = |old: Option<&serde_json::Value>| {
+            let mut new = old.cloned().unwrap();
+            new["metadata"]["annotations"][TIE] = json!("abc");
+            new["metadata"]["finalizers"] = json!(["core.kcp.io/logicalcluster"]);
+            Ok(new)
+        };
+        server.registry().modify(resource, &key, &Default::default(), controller).await.unwrap();
+        assert_eq!(client.merge(&own, &forged).await.code, 403);
+        let bare = client.put(&own, &json!({"metadata": {"name": name}})).await.ok();
+        assert_eq!(bare["metadata"]["annotations"][TIE], "abc");
+        assert_eq!(bare["metadata"]["finalizers"], json!(["core.kcp.io/logicalcluster"]));
+        client.put(&own, &bare).await.ok();
+    }
+}
+
+#[tokio::test]
 async fn impersonated_users_have_their_own_rights() {
     let server = server().await;
     let one = Client::new(&server, "one");

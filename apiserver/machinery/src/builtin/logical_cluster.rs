@@ -3,7 +3,7 @@
 use apiserver_api::field::{Error, Path};
 use serde_json::{Value, json};
 
-use super::{VERBS, columns};
+use super::columns;
 use crate::{
     object::{self, text},
     resource::{Column, ErrorList, NameRule, Resource, Scope},
@@ -29,7 +29,8 @@ pub(super) const LOGICAL_CLUSTERS: Resource = Resource {
     categories: &["kcp"],
     scope: Scope::Cluster,
     columns: COLUMNS,
-    verbs: VERBS,
+    // Without deletecollection: there is one object, and its deletion is that of a whole cluster.
+    verbs: &["create", "delete", "get", "list", "patch", "update", "watch"],
     subresources: &["status"],
     generation: true,
     create_on_update: false,

@@ -2,7 +2,7 @@
 
 use apiserver_api::{
     field::{Error, Path},
-    names,
+    marks, names,
 };
 use serde_json::{Value, json};
 
@@ -53,6 +53,9 @@ fn is_mounted(o: &Value) -> bool {
 }
 
 fn prepare(new: &mut Value, old: Option<&Value>) {
+    if let Some(old) = old {
+        keep_marks(new, old);
+    }
     let mounted = is_mounted(new);
     let Some(spec) = object::map_mut(new, "spec") else { return };
     if !mounted {
@@ -71,6 +74,31 @@ fn prepare(new: &mut Value, old: Option<&Value>) {
     let phase = text(new, &["status", "phase"]).to_owned();
     if let Some(labels) = new.get_mut("metadata").and_then(|m| object::map_mut(m, "labels")) {
         labels.insert("tenancy.kcp.io/phase".into(), json!(phase));
+    }
+}
+
+/// Keeps what ties the workspace to its cluster when an update leaves it out, as one from a bare manifest does: without
+/// the annotation and the finalizer a deletion would forget the cluster. A terminating workspace loses the finalizer
+/// by the controller.
+fn keep_marks(new: &mut Value, old: &Value) {
+    let metadata = object::metadata_mut(new);
+    if let Some(cluster) = object::get(old, &["metadata", "annotations", marks::WORKSPACE_CLUSTER]) {
+        let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
+        if annotations.is_null() {
+            *annotations = json!({});
+        }
+        if let Some(annotations) = annotations.as_object_mut() {
+            annotations.entry(marks::WORKSPACE_CLUSTER).or_insert_with(|| cluster.clone());
+        }
+    }
+    let is_ours = |finalizers: &[Value]| finalizers.iter().any(|f| f == marks::WORKSPACE_FINALIZER);
+    let terminating = object::get(old, &["metadata", "deletionTimestamp"]).is_some_and(|t| !t.is_null());
+    if !terminating && is_ours(object::items(old, &["metadata", "finalizers"])) {
+        let mut finalizers = object::items(new, &["metadata", "finalizers"]).to_vec();
+        if !is_ours(&finalizers) {
+            finalizers.push(json!(marks::WORKSPACE_FINALIZER));
+            object::metadata_mut(new).insert("finalizers".into(), finalizers.into());
+        }
     }
 }
 
@@ -139,6 +167,22 @@ mod tests {
         let mut new = json!({"metadata": {}, "spec": {}});
         prepare(&mut new, Some(&old));
         assert_eq!(errors(&new, Some(&old)), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_bare_manifest_keeps_the_tie_to_the_cluster() {
+        let mut old = json!({"metadata": {"annotations": {marks::WORKSPACE_CLUSTER: "abc"},
+            "finalizers": ["a.dev/x", marks::WORKSPACE_FINALIZER]}});
+        for bare in [json!({}), json!({"metadata": {"annotations": null, "finalizers": null}})] {
+            let mut new = bare.clone();
+            prepare(&mut new, Some(&old));
+            assert_eq!(new["metadata"]["annotations"], old["metadata"]["annotations"]);
+            assert_eq!(new["metadata"]["finalizers"], json!([marks::WORKSPACE_FINALIZER]));
+        }
+        old["metadata"]["deletionTimestamp"] = json!("2020-01-01T00:00:00Z");
+        let mut new = json!({"metadata": {"finalizers": ["a.dev/x"]}});
+        prepare(&mut new, Some(&old));
+        assert_eq!(new["metadata"]["finalizers"], json!(["a.dev/x"]), "the controller takes it off");
     }
 
     #[test]

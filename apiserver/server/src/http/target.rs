@@ -1,6 +1,6 @@
 //! From the path of a request to the logical cluster it is for (kcp.md 1.2, 1.8).
 
-use apiserver_api::{ClusterName, Status, cluster};
+use apiserver_api::{ClusterName, Status, cluster, marks};
 use apiserver_machinery::builtin;
 use serde_json::Value;
 
@@ -53,7 +53,7 @@ async fn resolve(registry: &Registry, path: &str) -> Result<Destination, Status>
     let state = found.stored()?;
     let phase = state.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
     let place = if matches!(phase, "Scheduling" | "Unavailable") { Place::Closed } else { Place::Cluster };
-    let inactive = ["core.kcp.io/inactive", "internal.kcp.io/inactive"].iter().any(|key| {
+    let inactive = marks::INACTIVE.iter().any(|key| {
         state.pointer("/metadata/annotations").and_then(|a| a.get(*key)).and_then(Value::as_str) == Some("true")
     });
     Ok(Destination { cluster: Some(name), place, inactive })

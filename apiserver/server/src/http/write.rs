@@ -75,9 +75,7 @@ pub(crate) async fn delete(call: &Call<'_>, resource: &'static Resource) -> Resu
     let form = negotiation::one(call)?;
     let options = delete_options(call, resource)?;
     let key = call.key()?;
-    if resource.immortal.contains(&&*key.name) {
-        return Err(errors::forbidden(resource, &key.name, &format!("this {} may not be deleted", resource.singular)));
-    }
+    admission::delete_named(resource, &key)?;
     if admission::asks_before_delete(resource) {
         let old = call.registry.get(resource, &key).await?;
         admission::delete(&call.user, resource, &old)?;
@@ -88,12 +86,16 @@ pub(crate) async fn delete(call: &Call<'_>, resource: &'static Resource) -> Resu
     }
 }
 
-/// DELETE of a collection: the list of what was there.
+/// DELETE of a collection: the list of what was there. When one of its objects may not be deleted, none is.
 pub(crate) async fn delete_collection(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
     let form = negotiation::list(call, resource)?;
     let options = delete_options(call, resource)?;
     let list = ListOptions::parse(resource, &call.info.list_options()?)?;
-    let page = call.registry.delete_collection(resource, &call.collection(), &list, &options).await?;
+    let may_go = |object: &Object| {
+        admission::delete_named(resource, &object.key())?;
+        admission::delete(&call.user, resource, object)
+    };
+    let (page, _) = call.registry.delete_collection(resource, &call.collection(), &list, &options, may_go).await?;
     Ok(form.list(resource, page))
 }
 

@@ -6,10 +6,14 @@ use apiserver_machinery::{
     options::{DeleteOptions, ListOptions, Propagation},
 };
 use apiserver_storage::{Condition, Txn, TxnOutcome};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use serde_json::Value;
 
 use super::{Collection, Object, ObjectKey, Page, Registry, lifecycle, object, store_status, write::ATTEMPTS};
 use crate::{clock, errors};
+
+/// Objects of a collection that are deleted concurrently.
+const CONCURRENCY: usize = 64;
 
 /// How a delete ended.
 #[derive(Clone, Debug)]
@@ -22,7 +26,7 @@ pub enum Deleted {
 
 impl Deleted {
     /// The object's last or present state.
-    pub fn object(&self) -> &Object {
+    fn into_object(self) -> Object {
         match self {
             Self::Gone(object) | Self::Terminating(object) => object,
         }
@@ -68,27 +72,36 @@ impl Registry {
         Err(errors::stale(resource, &key.name))
     }
 
-    /// Deletes every selected object of a collection, each by itself: what was deleted before a failure stays
-    /// deleted. Answers what was there, in key order.
+    /// Deletes every selected object of a collection, many at a time so that their writes share commits, each by
+    /// itself: what was deleted before a failure stays deleted. `may_go` is asked about all of them before the first
+    /// is deleted. Answers the objects' last or present states in key order, and how many finalizers hold.
     ///
     /// # Errors
-    /// Those of [`Registry::list`] and [`Registry::delete`], except that an object that is gone already is fine.
+    /// Those of `may_go`, of [`Registry::list`] and of [`Registry::delete`], except that an object that is gone
+    /// already is fine.
     pub async fn delete_collection(
         &self,
         resource: &'static Resource,
         of: &Collection,
         list: &ListOptions,
         options: &DeleteOptions,
-    ) -> Result<Page, Status> {
+        may_go: impl Fn(&Object) -> Result<(), Status> + Send,
+    ) -> Result<(Page, usize), Status> {
         let mut page = self.list(resource, of, list).await?;
-        for item in &mut page.items {
-            match self.delete(resource, &item.key(), options).await {
-                Ok(deleted) => *item = deleted.object().clone(),
-                Err(status) if status.code == 404 => {}
-                Err(status) => return Err(status),
-            }
+        page.items.iter().try_for_each(may_go)?;
+        let items = std::mem::take(&mut page.items);
+        let deletions: Vec<_> = items.into_iter().map(|item| self.delete_listed(item, options)).collect();
+        let deleted: Vec<Deleted> = stream::iter(deletions).buffered(CONCURRENCY).try_collect().await?;
+        let held = deleted.iter().filter(|d| matches!(d, Deleted::Terminating(_))).count();
+        page.items = deleted.into_iter().map(Deleted::into_object).collect();
+        Ok((page, held))
+    }
+
+    async fn delete_listed(&self, item: Object, options: &DeleteOptions) -> Result<Deleted, Status> {
+        match self.delete(item.resource(), &item.key(), options).await {
+            Err(status) if status.code == 404 => Ok(Deleted::Gone(item)),
+            outcome => outcome,
         }
-        Ok(page)
     }
 
     /// Removes exactly this version; false when it was changed meanwhile.

@@ -17,7 +17,8 @@ pub(crate) fn namespaces() -> &'static Resource {
     builtin::find("", "v1", "namespaces").expect("the table of built-in kinds has namespaces")
 }
 
-pub(super) fn is_logical_cluster(resource: &Resource) -> bool {
+/// Whether its objects are the logical clusters of this server; copies of other shards' are not.
+pub(crate) fn is_logical_cluster(resource: &Resource) -> bool {
     resource.group == "core.kcp.io" && resource.plural == "logicalclusters" && !resource.is_copy
 }
 

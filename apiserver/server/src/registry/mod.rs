@@ -26,13 +26,13 @@ use apiserver_storage::{Store, StoreError};
 
 pub use self::{
     delete::Deleted,
-    object::{CLUSTER_ANNOTATION, Object, SHARD_ANNOTATION},
+    object::Object,
     read::Page,
     watch::{WatchEvent, WatchOptions, WatchStart, WatchStream},
     write::{UpdateOptions, Written},
 };
 pub(crate) use self::{
-    lifecycle::{logical_clusters, namespaces},
+    lifecycle::{is_logical_cluster, logical_clusters, namespaces},
     object::write_value,
 };
 use crate::errors;

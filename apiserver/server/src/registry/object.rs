@@ -8,17 +8,16 @@
 
 use std::fmt;
 
-use apiserver_api::{ClusterName, Status};
-pub use apiserver_machinery::meta::SHARD_ANNOTATION;
+use apiserver_api::{
+    ClusterName, Status,
+    marks::{CLUSTER, SHARD},
+};
 use apiserver_machinery::{Resource, selector::Selector};
 use apiserver_storage::KeyValue;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use crate::errors;
-
-/// Annotation that carries the name of the object's logical cluster on every answer.
-pub const CLUSTER_ANNOTATION: &str = "kcp.io/cluster";
 
 /// One object at one revision: a cheap handle on its stored bytes. Parsed only on request.
 #[derive(Clone)]
@@ -54,11 +53,6 @@ impl Object {
     /// The storage key.
     pub(crate) fn storage_key(&self) -> &str {
         &self.kv.key
-    }
-
-    /// Size of the stored bytes.
-    pub fn stored_len(&self) -> usize {
-        self.kv.value.len()
     }
 
     /// The shard whose copy it is; `None` for what is no copy.
@@ -175,11 +169,9 @@ impl Object {
         } else {
             format!("\"resourceVersion\":\"{}\",", self.kv.mod_revision)
         };
-        out.extend_from_slice(
-            format!("{version}\"annotations\":{{\"{CLUSTER_ANNOTATION}\":\"{}\"", self.cluster()).as_bytes(),
-        );
+        out.extend_from_slice(format!("{version}\"annotations\":{{\"{CLUSTER}\":\"{}\"", self.cluster()).as_bytes());
         if let Some(shard) = self.shard() {
-            out.extend_from_slice(format!(",\"{SHARD_ANNOTATION}\":\"{shard}\"").as_bytes());
+            out.extend_from_slice(format!(",\"{SHARD}\":\"{shard}\"").as_bytes());
         }
         match body.strip_prefix(ANNOTATIONS) {
             Some(rest) => {
@@ -294,9 +286,9 @@ fn set_read_fields(metadata: &mut Map<String, Value>, shard: Option<&str>, clust
         *annotations = json!({});
     }
     if let Some(annotations) = annotations.as_object_mut() {
-        annotations.insert(CLUSTER_ANNOTATION.into(), cluster.into());
+        annotations.insert(CLUSTER.into(), cluster.into());
         if let Some(shard) = shard {
-            annotations.insert(SHARD_ANNOTATION.into(), shard.into());
+            annotations.insert(SHARD.into(), shard.into());
         }
     }
 }
@@ -308,9 +300,9 @@ pub(crate) fn strip(resource: &Resource, value: &mut Value) {
     metadata.remove("resourceVersion");
     metadata.remove("selfLink");
     if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-        annotations.remove(CLUSTER_ANNOTATION);
+        annotations.remove(CLUSTER);
         if resource.is_copy {
-            annotations.remove(SHARD_ANNOTATION);
+            annotations.remove(SHARD);
         }
     }
     if metadata.get("annotations").is_some_and(|a| a.is_null() || a.as_object().is_some_and(Map::is_empty)) {
@@ -402,7 +394,7 @@ mod tests {
             assert_eq!(written(|out| fast.write_partial(out, "v1")), written(|out| slow.write_partial(out, "v1")));
             let shown = written(|out| fast.write_json(out, true));
             assert_eq!(shown, fast.value().unwrap());
-            assert_eq!(shown["metadata"]["annotations"][CLUSTER_ANNOTATION], "root");
+            assert_eq!(shown["metadata"]["annotations"][CLUSTER], "root");
             assert_eq!(shown["metadata"]["resourceVersion"], "7");
             assert_eq!(fast.stored().unwrap(), value);
         }
