@@ -37,7 +37,7 @@ pub(crate) struct Dev {
     /// Seats of the API server: how many units of work it does at once [default: 600]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) seats: Option<u32>,
-    /// A GatewayConfiguration file; its shards and listen addresses are not used here
+    /// A GatewayConfiguration file without listen, admin, shards and authentication.dropGroups
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Forward everything at once: no queues, no limits. For comparison only

@@ -40,7 +40,7 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
     let server = api_server(&runtime, store.clone(), &url, &shutdown).map_err(|e| anyhow::anyhow!("the store: {e}"))?;
     let cache = CacheServer::new(store.clone(), server_options(&url, &shutdown));
     let controllers = start_controllers(&runtime, server.registry(), &url, &shutdown);
-    let counts = Observers::new(observers::Options::default());
+    let counts = Observers::new(config.observers);
     let (feed, workspaces) = mpsc::channel(FEED);
     let counting = counts.clone().run(StoreCounts(store.clone()), workspaces, shutdown.clone());
     runtime.spawn(counting);
@@ -82,13 +82,19 @@ struct Settings {
     drop_groups: Vec<String>,
     seats: u32,
     fairness: Option<FairnessConfig>,
+    observers: observers::Options,
 }
 
 impl Settings {
     fn load(args: &cli::Dev) -> Result<Self, Failure> {
         let file = args.config.as_deref().map(GatewayConfig::load_bundled).transpose().map_err(Failure::config)?;
         let fairness = if args.no_fairness { None } else { run::fairness(file.as_ref())? };
+        let mut observers = observers::Options::default();
+        if let Some(file) = &file {
+            observers.resync_interval = file.observers.resync_interval;
+        }
         Ok(Self {
+            observers,
             workers: file.as_ref().map_or(0, |f| f.workers),
             anonymous: file.as_ref().is_some_and(|f| f.authentication.anonymous),
             // Its own CA signs only what its owner wants: the administrator stays one behind this door.

@@ -1,8 +1,8 @@
 //! The certificates of `fairgate dev`: an own CA, the gateway's serving certificate and the
 //! administrator's client certificate, made on the first start and kept in the data directory.
 //!
-//! A file that exists is used as it is; what is missing, unreadable by us or within a month of its end
-//! is made anew from the same CA. Private keys are readable by their owner only.
+//! A file that exists is used as it is; what is missing or within a month of its end is made anew from the same CA; what
+//! is damaged is named and left alone. Private keys are readable by their owner only.
 
 use std::{
     fs,
@@ -56,10 +56,19 @@ pub(crate) fn load_or_create(directory: &Path) -> Result<DevPki> {
         None => (create_ca()?, true),
     };
     if made {
+        // First what an earlier CA has signed: nothing of it may be found beside the new one.
+        for name in ["server", "admin"] {
+            let (certificate, _) = paths(directory, name);
+            if let Err(e) = fs::remove_file(&certificate)
+                && e.kind() != std::io::ErrorKind::NotFound
+            {
+                return Err(e).with_context(|| format!("cannot remove {}", certificate.display()));
+            }
+        }
         store(directory, "ca", &ca)?;
     }
     let leaf = |name: &str, make: fn(&Identity) -> Result<Identity>| -> Result<Identity> {
-        if !made && let Some(found) = load(directory, name)? {
+        if let Some(found) = load(directory, name)? {
             return Ok(found);
         }
         let identity = make(&ca)?;
@@ -178,10 +187,17 @@ fn load(directory: &Path, name: &str) -> Result<Option<Identity>> {
     let (certificate_path, key_path) = paths(directory, name);
     let (Some(certificate), Some(key)) = (read(&certificate_path)?, read(&key_path)?) else { return Ok(None) };
     let broken = |path: &Path| format!("{} is damaged; delete it and start again", path.display());
-    KeyPair::from_pem(&key).with_context(|| broken(&key_path))?;
+    let pair = KeyPair::from_pem(&key).with_context(|| broken(&key_path))?;
     let der = certificates(&certificate).with_context(|| broken(&certificate_path))?;
     let der = der.first().ok_or_else(|| anyhow!(broken(&certificate_path)))?;
     let (_, parsed) = x509_parser::parse_x509_certificate(der).with_context(|| broken(&certificate_path))?;
+    if parsed.public_key().subject_public_key.data.as_ref() != pair.public_key_raw() {
+        bail!(
+            "{} and {} do not belong together; delete both and start again",
+            certificate_path.display(),
+            key_path.display()
+        );
+    }
     let left = parsed.validity().time_to_expiration().map_or(0, |left| left.whole_seconds().unsigned_abs());
     Ok((left >= RENEW_BEFORE_DAYS * DAY_SECONDS).then_some(Identity { certificate, key }))
 }
@@ -254,6 +270,25 @@ mod tests {
         fs::write(directory.path().join("server.crt"), "nonsense").unwrap();
         let error = load_or_create(directory.path()).err().unwrap();
         assert!(format!("{error:#}").contains("server.crt is damaged"), "{error:#}");
+    }
+
+    #[test]
+    fn a_key_of_another_certificate_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        load_or_create(directory.path()).unwrap();
+        fs::copy(directory.path().join("admin.key"), directory.path().join("server.key")).unwrap();
+        let error = load_or_create(directory.path()).err().unwrap();
+        assert!(format!("{error:#}").contains("server.key do not belong together"), "{error:#}");
+    }
+
+    #[test]
+    fn a_new_authority_makes_new_leaves() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = load_or_create(directory.path()).unwrap();
+        fs::remove_file(directory.path().join("ca.key")).unwrap();
+        let second = load_or_create(directory.path()).unwrap();
+        assert_ne!(first.ca_certificate, second.ca_certificate);
+        assert_ne!(first.server.certificate, second.server.certificate);
     }
 
     #[cfg(unix)]

@@ -90,14 +90,14 @@ pub struct Shard {
     pub url: Uri,
     /// Its concurrency, from 1.
     pub seats: u32,
-    /// `None`: for https the roots of the system, and no client certificate.
+    /// Required for https (`fairgate serve` refuses to start without).
     pub tls: Option<ShardTls>,
 }
 
 /// TLS towards a shard. All files are PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardTls {
-    /// Authorities that sign the shard's certificate; `None`: the roots of the system.
+    /// Authorities that sign the shard's certificate; required.
     pub ca_file: Option<PathBuf>,
     /// Certificate and key that the door shows, so that the shard believes its identity headers.
     pub client_certificate: Option<(PathBuf, PathBuf)>,
@@ -129,7 +129,7 @@ impl GatewayConfig {
     }
 
     /// Reads and checks a file for a gateway that brings its own shard and takes its addresses from the command
-    /// line: `listen`, `admin` and `shards` must not be given. In the result `shards` is empty and the addresses
+    /// line: `listen`, `admin`, `shards` and `authentication.dropGroups` must not be given. In the result `shards` is empty and the addresses
     /// mean nothing.
     ///
     /// # Errors
@@ -281,6 +281,7 @@ impl Checker<'_, '_> {
                 ("listen", !raw.listen.address.is_empty() || raw.listen.tls.is_some()),
                 ("admin", raw.admin.address.is_some()),
                 ("shards", !raw.shards.is_empty()),
+                ("authentication.dropGroups", raw.authentication.drop_groups.is_some()),
             ];
             for (field, _) in given.into_iter().filter(|(_, given)| *given) {
                 self.faults.add(field, "is given, but the bundled server brings its own; want a file without it");
