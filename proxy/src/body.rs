@@ -2,7 +2,7 @@
 
 use std::{
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Weak},
     task::{Context, Poll, ready},
 };
 
@@ -12,8 +12,9 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use crate::{
+    connection::Peer,
     upstream::pool::Lease,
-    worker::{Link, Timer, Worker},
+    worker::{Timer, Worker},
 };
 
 /// The error of a body.
@@ -28,7 +29,7 @@ enum Kind {
     Empty,
     Full(Bytes),
     Incoming(Incoming),
-    /// A request's body under the stall limit.
+    /// A client's request's body.
     Upload(Box<Upload>),
     /// An answer of a remote shard; the connection goes back to its pool when the last byte has been read.
     Leased(Incoming, Option<Lease>),
@@ -50,12 +51,21 @@ impl Body {
         Self(Kind::Boxed(Box::pin(body.map_err(Into::into))))
     }
 
-    pub(crate) fn upload(body: Incoming, worker: &Arc<Worker>, link: &Arc<Link>) -> Self {
+    /// A request's body; with `limit` under the stall limit of that worker and client.
+    pub(crate) fn upload(body: Incoming, limit: Option<(&Arc<Worker>, &Arc<Peer>)>) -> Self {
         if http_body::Body::is_end_stream(&body) {
             return Self::empty();
         }
-        let (worker, link) = (worker.clone(), link.clone());
-        Self(Kind::Upload(Box::new(Upload { body, worker, link, stall: None })))
+        let limit = limit.map(|(worker, peer)| (worker.clone(), peer.clone()));
+        Self(Kind::Upload(Box::new(Upload { body, limit, stall: None, unfinished: Arc::default() })))
+    }
+
+    /// Is dropped with the body's last byte; `None` if it has none.
+    pub(crate) fn unfinished(&self) -> Option<Weak<()>> {
+        match &self.0 {
+            Kind::Upload(upload) => Some(Arc::downgrade(&upload.unfinished)),
+            _ => None,
+        }
     }
 
     pub(crate) fn leased(body: Incoming, lease: Lease) -> Self {
@@ -132,22 +142,31 @@ impl http_body::Body for Body {
     }
 }
 
-/// A client that has promised a body and sends nothing of it, while the shard waits for it, is cut off.
+/// A client that has promised a body and sends nothing of it, while the shard waits for it, is cut off: with its
+/// connection on HTTP/1.1, with this request alone on HTTP/2.
 struct Upload {
     body: Incoming,
-    worker: Arc<Worker>,
-    link: Arc<Link>,
+    limit: Option<(Arc<Worker>, Arc<Peer>)>,
     stall: Option<Timer>,
+    /// Lives as long as the body.
+    unfinished: Arc<()>,
 }
 
 impl Upload {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let frame = http_body::Body::poll_frame(Pin::new(&mut self.body), cx);
-        if frame.is_ready() {
+        let Some((worker, peer)) = self.limit.as_ref().filter(|_| frame.is_pending()) else {
             self.stall = None;
-        } else if self.stall.is_none() {
-            self.stall = Some(self.worker.kill_after(self.worker.core.limits.stall_timeout, self.link.clone()));
+            return frame.map_err(Into::into);
+        };
+        let after = worker.core.limits.stall_timeout;
+        let stall = self.stall.get_or_insert_with(|| match peer.is_h2 {
+            true => worker.wake_after(after, cx.waker().clone()),
+            false => worker.kill_after(after, peer.link.clone()),
+        });
+        if stall.is_over(cx.waker()) {
+            return Poll::Ready(Some(Err("the client does not go on with its request's body".into())));
         }
-        frame.map_err(Into::into)
+        Poll::Pending
     }
 }

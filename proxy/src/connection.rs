@@ -55,6 +55,7 @@ pub(crate) struct Peer {
     /// For `X-Forwarded-Proto`.
     pub(crate) proto: HeaderValue,
     pub(crate) link: Arc<Link>,
+    pub(crate) is_h2: bool,
     /// A request with two framings was read: nothing on this connection is served any more.
     pub(crate) ambiguous: AtomicBool,
     /// Both ends of a connection that has switched protocols, and the watch it is, if it is one.
@@ -108,13 +109,15 @@ async fn live(
         address: ip,
         proto: HeaderValue::from_static("http"),
         link: link.clone(),
+        is_h2: false,
         ambiguous: AtomicBool::new(false),
         tunnel: Mutex::default(),
     };
     let Some(acceptor) = tls else {
         let (is_h2, stream, read) = sniff(tcp).await?;
         link.established.store(true, Relaxed);
-        return speak(worker, Arc::new(peer), stream, read, is_h2).await;
+        peer.is_h2 = is_h2;
+        return speak(worker, Arc::new(peer), stream, read).await;
     };
     let stream = acceptor.accept(tcp).await?;
     let (_, session) = stream.get_ref();
@@ -123,8 +126,8 @@ async fn live(
         peer.identity = Identity::of_certificate(certificate, &worker.core.drop_groups).map(Arc::new);
     }
     peer.proto = HeaderValue::from_static("https");
-    let is_h2 = session.alpn_protocol() == Some(b"h2");
-    speak(worker, Arc::new(peer), stream, Bytes::new(), is_h2).await
+    peer.is_h2 = session.alpn_protocol() == Some(b"h2");
+    speak(worker, Arc::new(peer), stream, Bytes::new()).await
 }
 
 /// Reads just enough to tell HTTP/2 with prior knowledge from HTTP/1.1.
@@ -138,16 +141,11 @@ async fn sniff(mut tcp: TcpStream) -> io::Result<(bool, TcpStream, Bytes)> {
     Ok((read.starts_with(PREFACE), tcp, read.freeze()))
 }
 
-async fn speak<S>(
-    worker: &Arc<Worker>,
-    peer: Arc<Peer>,
-    stream: S,
-    read: Bytes,
-    is_h2: bool,
-) -> Result<(), crate::BoxError>
+async fn speak<S>(worker: &Arc<Worker>, peer: Arc<Peer>, stream: S, read: Bytes) -> Result<(), crate::BoxError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let is_h2 = peer.is_h2;
     let framing = (!is_h2).then(Framing::new);
     let io = ClientIo { stream, read, framing, peer: peer.clone(), worker: worker.clone() };
     if is_h2 { speak_h2(worker, peer, io).await } else { speak_h1(worker, peer, io).await }

@@ -6,6 +6,7 @@
 //! connection back.
 
 use std::{
+    cell::Cell,
     future::Future,
     io::{self, IoSlice},
     panic::AssertUnwindSafe,
@@ -17,6 +18,8 @@ use std::{
 use futures_util::{FutureExt, Stream, future::CatchUnwind, stream::FuturesUnordered};
 use hyper::rt::Executor;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::worker::Timer;
 
 /// Payloads from here on are not copied into the buffer.
 const STRAIGHT_MIN: usize = 16 << 10;
@@ -138,10 +141,41 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Deferred<S> {
 /// A stream's future. Boxed: its type would contain its executor's, and so itself.
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
+thread_local! {
+    /// The stall limit of the stream that is being polled.
+    static STALL: Cell<Option<Timer>> = const { Cell::new(None) };
+}
+
+/// Called by an answer's body while its stream is polled: the stream is reset when `timer` is over. hyper does not
+/// poll the body of a client that opens no window, so the limit cannot be the body's own.
+pub(crate) fn set_stall(timer: Option<Timer>) {
+    STALL.set(timer);
+}
+
+/// A stream with its stall limit. Its end drops hyper's future, which resets the stream if the answer is unfinished.
+struct Limited {
+    task: Task,
+    stall: Option<Timer>,
+}
+
+impl Future for Limited {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        STALL.set(self.stall.take());
+        let polled = self.task.as_mut().poll(cx);
+        self.stall = STALL.take();
+        match &self.stall {
+            Some(stall) if polled.is_pending() && stall.is_over(cx.waker()) => Poll::Ready(()),
+            _ => polled,
+        }
+    }
+}
+
 /// The streams of one connection: hyper's executor and the set that polls them.
 pub(crate) struct Streams {
     begun: Begun,
-    running: FuturesUnordered<CatchUnwind<AssertUnwindSafe<Task>>>,
+    running: FuturesUnordered<CatchUnwind<AssertUnwindSafe<Limited>>>,
 }
 
 /// Takes the futures that hyper spawns while its connection is polled.
@@ -174,7 +208,8 @@ impl Streams {
     pub(crate) fn take_up(&mut self) -> bool {
         let mut begun = self.begun.lock();
         let any = !begun.is_empty();
-        self.running.extend(begun.drain(..).map(|future| AssertUnwindSafe(future).catch_unwind()));
+        let limited = begun.drain(..).map(|task| Limited { task, stall: None });
+        self.running.extend(limited.map(|stream| AssertUnwindSafe(stream).catch_unwind()));
         any
     }
 

@@ -3,7 +3,7 @@
 use std::{
     pin::Pin,
     sync::{Arc, atomic::Ordering::Relaxed},
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
 };
 
 use bytes::Bytes;
@@ -13,6 +13,7 @@ use http_body::{Frame, SizeHint};
 use crate::{
     Body, BoxError,
     connection::Peer,
+    h2,
     metrics::Metrics,
     worker::{Timer, Worker},
 };
@@ -22,7 +23,7 @@ pub(crate) struct Reply {
     body: Body,
     /// Given back when the last byte has been read from the shard, however slow the client is.
     permit: Option<Permit>,
-    /// Runs while a part of the answer waits for the client to take it.
+    /// Runs on HTTP/1.1 while a part of the answer waits for the client to take it; on HTTP/2 the stream has it.
     stall: Option<Timer>,
     /// Present for a watch: it ends, as if the shard had ended it, when the gateway drains.
     watch: Option<Option<WatchGuard>>,
@@ -62,7 +63,7 @@ impl Reply {
     /// The stall limit begins now: a client that opens no window for the first byte would never have the body polled.
     pub(crate) fn fly(&mut self, flight: Flight) {
         if !http_body::Body::is_end_stream(&self.body) {
-            self.stall = Some(flight.stall_timer());
+            self.stall = flight.stall_timer();
         }
         self.flight = Some(flight);
     }
@@ -75,11 +76,12 @@ impl http_body::Body for Reply {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
         this.stall = None;
+        h2::set_stall(None);
         let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) else { return this.poll_end(cx) };
         if !matches!(frame, Some(Ok(_))) || http_body::Body::is_end_stream(&this.body) {
             this.permit = None;
         } else if let Some(flight) = &this.flight {
-            this.stall = Some(flight.stall_timer());
+            this.stall = flight.stall_timer();
         }
         Poll::Ready(frame)
     }
@@ -108,8 +110,14 @@ impl Flight {
         Self { worker, peer, arrived_ns }
     }
 
-    fn stall_timer(&self) -> Timer {
-        self.worker.kill_after(self.worker.core.limits.stall_timeout, self.peer.link.clone())
+    /// Begins the time that the client may leave a part of the answer waiting.
+    fn stall_timer(&self) -> Option<Timer> {
+        let after = self.worker.core.limits.stall_timeout;
+        if self.peer.is_h2 {
+            h2::set_stall(Some(self.worker.wake_after(after, Waker::noop().clone())));
+            return None;
+        }
+        Some(self.worker.kill_after(after, self.peer.link.clone()))
     }
 }
 

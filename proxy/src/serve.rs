@@ -64,7 +64,7 @@ pub(crate) async fn serve(
     Ok(response)
 }
 
-async fn steps(worker: &Arc<Worker>, peer: &Peer, arrived_ns: u64, request: Request<Incoming>) -> Response<Reply> {
+async fn steps(worker: &Arc<Worker>, peer: &Arc<Peer>, arrived_ns: u64, request: Request<Incoming>) -> Response<Reply> {
     let core = &*worker.core;
     let (parts, body) = request.into_parts();
     let refuse = |status: &Status, reason: &'static str| {
@@ -113,7 +113,7 @@ async fn steps(worker: &Arc<Worker>, peer: &Peer, arrived_ns: u64, request: Requ
 #[allow(clippy::too_many_arguments, reason = "one call, from the function above")]
 async fn admitted(
     worker: &Arc<Worker>,
-    peer: &Peer,
+    peer: &Arc<Peer>,
     arrived_ns: u64,
     mut parts: Parts,
     body: Incoming,
@@ -122,7 +122,7 @@ async fn admitted(
     plan: Plan,
 ) -> Response<Reply> {
     let core = &*worker.core;
-    if core.shards.get(route.shard).is_some_and(|s| s.shard.is_open_circuit(|| core.clock.now_ns())) {
+    if core.shards.get(route.shard).is_some_and(|s| s.shard.is_open_circuit(worker.number, || core.clock.now_ns())) {
         core.metrics.refused("circuit-open");
         let message = "the shard does not accept connections";
         return answer(&temporary(StatusCode::SERVICE_UNAVAILABLE, message, 1)).map(Reply::plain);
@@ -141,8 +141,8 @@ async fn admitted(
     let limit =
         (plan.kind == Kind::Plain || protocol.is_some()).then(|| plan.timeout.map_or(longest, |t| t.min(longest)));
     let body = match plan.kind {
-        Kind::LongRunning => Body::from(body),
-        _ => Body::upload(body, worker, &peer.link),
+        Kind::LongRunning => Body::upload(body, None),
+        _ => Body::upload(body, Some((worker, peer))),
     };
     let mut permit = permit;
     let answered = {

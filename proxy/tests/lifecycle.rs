@@ -71,6 +71,35 @@ async fn a_client_that_does_not_read_is_cut_off() {
     tokio::time::timeout(PATIENCE, held.closed()).await.expect("the shard is still asked for more");
 }
 
+/// On HTTP/2 only the stream that is not read, or not written on, is cut off: the others go on.
+#[tokio::test]
+async fn a_stream_that_stalls_is_cut_off_alone() {
+    let (held, body) = channel();
+    let body = std::sync::Arc::new(std::sync::Mutex::new(Some(body)));
+    let shard = local(move |request: Request<Body>| {
+        let body = if request.uri().query() == Some("large") { body.lock().unwrap().take() } else { None };
+        async move {
+            let whole = request.into_body().collect().await;
+            Response::new(body.unwrap_or_else(|| full(if whole.is_ok() { "whole" } else { "broken" })))
+        }
+    });
+    let gateway = Gateway::start(GatewayOptions { limits: short(), ..options(vec![shard]) }).unwrap();
+    let mut client = h2(&gateway).await;
+    let unread = client.send_request(get_h2("/clusters/a/api?large")).await.unwrap();
+    for _ in 0..400 {
+        held.send(Bytes::from(vec![0; 64 << 10])).unwrap();
+    }
+    let (part, upload) = channel();
+    part.send(Bytes::from("abc")).unwrap();
+    let stalled = client.send_request(Request::post("http://door/clusters/a/api").body(upload).unwrap());
+    tokio::time::timeout(PATIENCE, held.closed()).await.expect("the shard is still asked for more");
+    let stalled = tokio::time::timeout(PATIENCE, stalled).await.expect("the upload is still waited for").unwrap();
+    assert_eq!(text(stalled.into_body()).await, "broken");
+    assert!(unread.into_body().collect().await.is_err(), "a cut answer must not look complete");
+    let other = client.send_request(get_h2("/clusters/a/api")).await.unwrap();
+    assert_eq!(text(other.into_body()).await, "whole");
+}
+
 /// An upload that stops in the middle ends, and its work at the shard with it.
 #[tokio::test]
 async fn an_upload_that_stalls_is_cut_off() {

@@ -120,6 +120,87 @@ async fn connections_are_reused() {
     assert!(opened.load(SeqCst) <= 2, "{opened:?}");
 }
 
+/// A shard that answers uploads before they end: their connections are busy, and in nobody's way.
+#[tokio::test]
+async fn early_answers_hide_no_ready_connection() {
+    let opened = Arc::new(AtomicUsize::new(0));
+    let counted = opened.clone();
+    let (answer, asked) = tokio::sync::watch::channel("");
+    let address = raw_upstream(move |mut socket, _| {
+        counted.fetch_add(1, SeqCst);
+        let mut asked = asked.clone();
+        async move {
+            while let Some(head) = read_head(&mut socket).await {
+                asked.wait_for(|methods| methods.contains(head.split(' ').next().unwrap())).await.unwrap();
+                socket.write_all(OK).await.unwrap();
+            }
+        }
+    })
+    .await;
+    let gateway = Gateway::start(options(vec![remote(address)])).unwrap();
+    let mut reader = h1(&gateway).await;
+    let first = reader.send_request(get("/clusters/a/api"));
+    let mut uploads = Vec::new();
+    let mut asking = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let (part, body) = channel();
+        uploads.push(part);
+        let mut client = h1(&gateway).await;
+        let post = Request::post("/clusters/a/api").header("host", "d").body(body).unwrap();
+        asking.spawn(async move {
+            let response = client.send_request(post).await.unwrap();
+            assert_eq!(text(response.into_body()).await, "ok");
+            client
+        });
+    }
+    let first = tokio::spawn(first);
+    eventually("all are at the shard", || opened.load(SeqCst) == 9).await;
+    answer.send_replace("GET");
+    assert_eq!(text(first.await.unwrap().unwrap().into_body()).await, "ok");
+    answer.send_replace("GET POST");
+    let _clients = asking.join_all().await;
+    assert_eq!(status_of(&mut reader, get("/clusters/a/api")).await, StatusCode::OK);
+    assert_eq!(opened.load(SeqCst), 9, "the ready connection is used");
+}
+
+/// A shard that takes no more connections still serves those it has.
+#[tokio::test]
+async fn a_failed_connect_refuses_nothing_that_has_a_connection() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let held = Arc::new(tokio::sync::Notify::new());
+    let release = held.clone();
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let counted = waiting.clone();
+    tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        drop(listener);
+        while let Some(head) = read_head(&mut socket).await {
+            if head.contains("/slow") {
+                counted.fetch_add(1, SeqCst);
+                held.notified().await;
+            }
+            socket.write_all(OK).await.unwrap();
+        }
+    });
+    let gateway = Gateway::start(options(vec![remote(address)])).unwrap();
+    let mut client = h1(&gateway).await;
+    assert_eq!(status_of(&mut client, get("/clusters/a/api")).await, StatusCode::OK);
+    let slow = tokio::spawn(async move { (status_of(&mut client, get("/clusters/a/slow")).await, client) });
+    eventually("the only connection is busy", || waiting.load(SeqCst) == 1).await;
+    let mut other = h1(&gateway).await;
+    let mut refused = 0;
+    // Others are tried in vain, and the circuit opens for longer and longer.
+    while refused < 20 {
+        refused += usize::from(status_of(&mut other, get("/clusters/a/api")).await == StatusCode::SERVICE_UNAVAILABLE);
+    }
+    release.notify_one();
+    assert_eq!(slow.await.unwrap().0, StatusCode::OK);
+    for _ in 0..20 {
+        assert_eq!(status_of(&mut other, get("/clusters/a/api")).await, StatusCode::OK);
+    }
+}
+
 /// PX-17: at most one retry.
 #[tokio::test]
 async fn a_shard_that_hangs_up_at_once_is_not_asked_in_a_loop() {

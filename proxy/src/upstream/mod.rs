@@ -73,11 +73,13 @@ impl Shard {
         Ok(Self { name: options.name.as_str().into(), way })
     }
 
-    /// Whether it is known not to accept connections just now.
-    pub(crate) fn is_open_circuit(&self, clock: impl Fn() -> u64) -> bool {
+    /// Whether it is known not to accept connections just now, and worker `pool` has none to it.
+    pub(crate) fn is_open_circuit(&self, pool: usize, clock: impl Fn() -> u64) -> bool {
         match &self.way {
             Way::Local(_) => false,
-            Way::Remote(remote) => remote.breaker.is_open(clock),
+            Way::Remote(remote) => {
+                remote.breaker.is_open(clock) && remote.pools.get(pool).is_none_or(|pool| pool.is_empty())
+            }
         }
     }
 

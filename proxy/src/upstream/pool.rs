@@ -4,10 +4,11 @@
 //! as a task of the worker; a [`Lease`] is the right to send one request on it.
 //!
 //! A connection is given back when the last byte of an answer has been read, which may be a moment before hyper's
-//! task has noticed: so readiness is looked at when a connection is taken, and one that is not ready yet is kept.
+//! task has noticed: so readiness is looked at when a connection is taken, and one that is not ready yet is kept. One
+//! whose request is still being sent then, because the shard answered early, is never used again: it finishes that.
 
 use std::sync::{
-    Arc, Mutex,
+    Arc, Mutex, Weak,
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
@@ -41,6 +42,8 @@ struct Idle {
 pub(crate) struct Lease {
     sender: SendRequest<Body>,
     pool: Arc<Pool>,
+    /// Gone when the request's body has been sent.
+    upload: Option<Weak<()>>,
 }
 
 /// One of the connections the pool may have; free again when dropped.
@@ -72,10 +75,15 @@ impl Pool {
                 idle.remove(at);
             } else if entry.sender.is_ready() {
                 let sender = idle.remove(at).sender;
-                return Some(Lease { sender, pool: self.clone() });
+                return Some(Lease { sender, pool: self.clone(), upload: None });
             }
         }
         None
+    }
+
+    /// Whether there is no idle connection.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
     }
 
     /// A place for a new connection, if there is one.
@@ -117,7 +125,7 @@ where
             tracing::debug!(%error, "connection to a shard ended");
         }
     });
-    Ok(Lease { sender, pool })
+    Ok(Lease { sender, pool, upload: None })
 }
 
 impl Lease {
@@ -126,6 +134,7 @@ impl Lease {
         mut self,
         request: Request<Body>,
     ) -> Result<Response<Body>, (SendError, Option<Request<Body>>)> {
+        self.upload = request.body().unfinished();
         match self.sender.try_send_request(request).await {
             Ok(response) => {
                 let (parts, body) = response.into_parts();
@@ -144,7 +153,7 @@ impl Lease {
 
     /// The answer has been read to its end: the connection may be used again.
     pub(crate) fn give_back(self) {
-        if self.sender.is_closed() {
+        if self.sender.is_closed() || self.upload.is_some_and(|upload| upload.strong_count() > 0) {
             return;
         }
         let mut idle = self.pool.lock();
