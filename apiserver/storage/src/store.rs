@@ -33,13 +33,16 @@ pub enum Condition {
     ModRevision(u64),
 }
 
-/// One compare-and-set on one key. Exactly the shapes that etcd and kine both implement.
+/// One compare-and-set on one key, if need be only while another key stays as it is. etcd compares any number of keys
+/// in one transaction.
 #[derive(Clone, Debug)]
 pub struct Txn {
     /// The key.
     pub key: Key,
     /// The precondition.
     pub condition: Condition,
+    /// Another key that must exist and whose last change must be at this revision: what the write depends on.
+    pub guard: Option<(Key, u64)>,
     /// The new value; `None` deletes.
     pub value: Option<Value>,
     /// The store deletes the key by itself about this long after the write (for Events); `None` keeps it.
@@ -56,6 +59,8 @@ pub enum TxnOutcome {
     },
     /// The condition did not hold; nothing was written. The present state of the key.
     Conflict(Option<KeyValue>),
+    /// The guard is gone or was changed; nothing was written.
+    Unguarded,
 }
 
 /// A read of an interval of keys.

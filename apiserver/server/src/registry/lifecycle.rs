@@ -4,7 +4,7 @@ use apiserver_api::{ClusterName, Status, status::Cause};
 use apiserver_machinery::{Resource, builtin, object::map_mut};
 use serde_json::Value;
 
-use super::{ObjectKey, Registry};
+use super::{Object, ObjectKey, Registry};
 use crate::errors;
 
 /// The resource whose object `cluster` *is* the existence of a logical cluster (kcp.md 2.2).
@@ -59,32 +59,33 @@ pub(super) fn terminate(resource: &Resource, value: &mut Value, now: &str) {
 impl Registry {
     /// Whether `name` may be created: its namespace must exist and not be terminating (admission
     /// NamespaceLifecycle), its logical cluster must exist and not be past its terminators.
+    ///
+    /// Answers what must still be as it was read when the object is written: the innermost of the two, since a
+    /// cluster takes its namespaces along before itself. So whatever is written before one of them begins to
+    /// terminate is found by the controller that empties it, and nothing is written after.
     pub(super) async fn admit_create(
         &self,
         resource: &'static Resource,
         cluster: &ClusterName,
         namespace: &str,
         name: &str,
-    ) -> Result<(), Status> {
-        if resource.is_copy {
-            return Ok(());
+    ) -> Result<Option<Object>, Status> {
+        if resource.is_copy || is_logical_cluster(resource) {
+            return Ok(None);
         }
-        if !is_logical_cluster(resource) {
-            let Some(logical) = self.logical_cluster(cluster).await? else {
-                return Err(errors::not_found(logical_clusters(), "cluster"));
-            };
-            let logical = logical.stored()?;
-            // Terminators may still make what they need; behind them whatever is created would outlive its cluster.
-            let terminators =
-                logical.pointer("/status/terminators").and_then(Value::as_array).is_some_and(|t| !t.is_empty());
-            if is_terminating(&logical) && !terminators {
-                let why =
-                    format!("unable to create new content in logical cluster {cluster} because it is being deleted");
-                return Err(errors::forbidden(resource, name, &why));
-            }
+        let Some(found) = self.logical_cluster(cluster).await? else {
+            return Err(errors::not_found(logical_clusters(), "cluster"));
+        };
+        let logical = found.stored()?;
+        // Terminators may still make what they need; behind them whatever is created would outlive its cluster.
+        let terminators =
+            logical.pointer("/status/terminators").and_then(Value::as_array).is_some_and(|t| !t.is_empty());
+        if is_terminating(&logical) && !terminators {
+            let why = format!("unable to create new content in logical cluster {cluster} because it is being deleted");
+            return Err(errors::forbidden(resource, name, &why));
         }
         if !resource.is_namespaced() {
-            return Ok(());
+            return Ok(Some(found));
         }
         let Some(found) = self.find(namespaces(), &ObjectKey::new(cluster, "", namespace)).await? else {
             return Err(errors::not_found(namespaces(), namespace));
@@ -100,6 +101,6 @@ impl Registry {
             status.details.get_or_insert_default().causes.push(cause);
             return Err(status);
         }
-        Ok(())
+        Ok(Some(found))
     }
 }

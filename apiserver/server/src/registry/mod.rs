@@ -7,7 +7,8 @@
 //! * Keys are made from [`ClusterName`]s, so a path (`root:org`) never reaches a key (kcp.md 1.5).
 //! * Every object handed out carries its resourceVersion and the annotation `kcp.io/cluster` (a copy that of its shard
 //!   too); none of them is stored.
-//! * A write is one compare-and-set on one key: it happens whole or not at all.
+//! * A write is one compare-and-set on one key: it happens whole or not at all. That of a new object is carried out only
+//!   if its namespace, or its logical cluster, is still as it was when it was asked.
 
 mod delete;
 mod keys;

@@ -65,6 +65,11 @@ impl Registry {
         // A copy does not go with the cluster of this server that happens to have the same name.
         let cluster = of.cluster.as_ref().filter(|_| !resource.is_copy);
         let removal = cluster.map(|cluster| self.removals.subscribe(cluster));
+        // Who subscribes after the removal hears nothing of it. In this order one of the two is seen.
+        let removed = match cluster {
+            Some(cluster) if self.logical_cluster(cluster).await?.is_none() => Some(self.store.revision()),
+            _ => None,
+        };
         let current = self.store.revision();
         let mut state = State {
             registry: self.clone(),
@@ -79,6 +84,7 @@ impl Registry {
             from: 0,
             source: None,
             removal,
+            removed,
             ended: false,
         };
         match options.start {
@@ -120,6 +126,8 @@ struct State {
     /// Opened behind the initial state: a slow reader of that must not overflow the store's buffer.
     source: Option<StoreStream>,
     removal: Option<watch::Receiver<Option<u64>>>,
+    /// The cluster was gone when the watch began: at this revision at the latest.
+    removed: Option<u64>,
     ended: bool,
 }
 
@@ -149,7 +157,7 @@ impl State {
                 return Some(Ok(WatchEvent::InitialEnd(revision)));
             }
             // A removed cluster ends its watches, behind everything that happened in it before.
-            let removed_at = self.removal.as_ref().and_then(|r| *r.borrow());
+            let removed_at = self.removed.or_else(|| self.removal.as_ref().and_then(|r| *r.borrow()));
             if removed_at.is_some_and(|at| self.seen >= at) {
                 return None;
             }
@@ -162,7 +170,11 @@ impl State {
             };
             let event = tokio::select! {
                 event = source.next() => event,
-                () = changed(&mut self.removal, removed_at) => continue,
+                () = changed(&mut self.removal, removed_at) => {
+                    // Progress may be seconds away. A watch that begins says at once when all up to now is out.
+                    self.source = None;
+                    continue;
+                }
             };
             match event {
                 None => return None,

@@ -39,6 +39,15 @@ pub struct Written {
     pub created: bool,
 }
 
+/// How the write of a new object ended.
+enum Inserted {
+    Done(Object),
+    /// The name is taken.
+    Taken,
+    /// What it depends on has changed.
+    Unguarded,
+}
+
 impl Registry {
     /// Creates an object. `namespace` is empty for cluster-scoped resources.
     ///
@@ -54,32 +63,44 @@ impl Registry {
         options: &WriteOptions,
     ) -> Result<Object, Status> {
         let given = !name(&object).is_empty();
-        let mut attempt = 0;
+        let (mut taken, mut unguarded) = (0, 0);
         loop {
-            attempt += 1;
             let mut value = object.clone();
             meta::prepare_create(resource, &mut value, namespace, clock::unix_now())?;
             let name = name(&value).to_owned();
-            self.admit_create(resource, cluster, namespace, &name).await?;
+            let guard = self.admit_create(resource, cluster, namespace, &name).await?;
             (resource.prepare)(&mut value, None);
             meta::validate(resource, &value, None)?;
-            match self.insert(resource, &ObjectKey::new(cluster, namespace, &name), value, options.dry_run).await? {
-                Some(object) => return Ok(object),
-                None if given => return Err(errors::already_exists(resource, &name)),
-                None if attempt >= NAME_ATTEMPTS => return Err(errors::generate_name_exhausted(resource, &name)),
-                None => {}
+            let key = ObjectKey::new(cluster, namespace, &name);
+            match self.insert(resource, &key, value, guard, options.dry_run).await? {
+                Inserted::Done(object) => return Ok(object),
+                Inserted::Taken if given => return Err(errors::already_exists(resource, &name)),
+                Inserted::Taken => {
+                    taken += 1;
+                    if taken >= NAME_ATTEMPTS {
+                        return Err(errors::generate_name_exhausted(resource, &name));
+                    }
+                }
+                // Its namespace or cluster has changed, perhaps to its end: look again.
+                Inserted::Unguarded => {
+                    unguarded += 1;
+                    if unguarded >= ATTEMPTS {
+                        return Err(errors::stale(resource, &name));
+                    }
+                }
             }
         }
     }
 
-    /// Stores a new object; `None` when the name is taken.
+    /// Stores a new object, provided that `guard` is still what it was.
     async fn insert(
         &self,
         resource: &'static Resource,
         key: &ObjectKey,
         mut value: Value,
+        guard: Option<Object>,
         dry_run: bool,
-    ) -> Result<Option<Object>, Status> {
+    ) -> Result<Inserted, Status> {
         object::strip(resource, &mut value);
         let bytes = object::encode(resource, &value);
         let (path, place_at) = self.storage_key(resource, key)?;
@@ -92,13 +113,15 @@ impl Registry {
         };
         if dry_run {
             let taken = self.store.get(&path).await.map_err(store_status)?.is_some();
-            return Ok((!taken).then(|| object(0)));
+            return Ok(if taken { Inserted::Taken } else { Inserted::Done(object(0)) });
         }
-        let txn =
-            Txn { key: path.clone(), condition: Condition::Absent, value: Some(bytes.clone()), ttl: resource.ttl };
+        let guard = guard.map(|g| (g.storage_key().into(), g.revision()));
+        let (value, ttl) = (Some(bytes.clone()), resource.ttl);
+        let txn = Txn { key: path.clone(), condition: Condition::Absent, guard, value, ttl };
         match self.store.txn(txn).await.map_err(store_status)? {
-            TxnOutcome::Done { revision } => Ok(Some(object(revision))),
-            TxnOutcome::Conflict(_) => Ok(None),
+            TxnOutcome::Done { revision } => Ok(Inserted::Done(object(revision))),
+            TxnOutcome::Conflict(_) => Ok(Inserted::Taken),
+            TxnOutcome::Unguarded => Ok(Inserted::Unguarded),
         }
     }
 

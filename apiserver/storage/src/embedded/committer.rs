@@ -144,7 +144,8 @@ impl Committer {
         let due: Vec<Expiry> = due.cloned().collect();
         for (_, revision, key) in &due {
             // A conflict means that a later write took the key over: nothing to delete.
-            batch.apply(Txn { key: key.clone(), condition: Condition::ModRevision(*revision), value: None, ttl: None });
+            let condition = Condition::ModRevision(*revision);
+            batch.apply(Txn { key: key.clone(), condition, guard: None, value: None, ttl: None });
         }
         due
     }
@@ -221,6 +222,11 @@ impl Batch {
 
     fn apply(&mut self, txn: Txn) -> TxnOutcome {
         let State { tree, revision, .. } = &mut self.next;
+        if let Some((key, at)) = &txn.guard
+            && tree.get(key).is_none_or(|kv| kv.mod_revision != *at)
+        {
+            return TxnOutcome::Unguarded;
+        }
         let prev = tree.get(&txn.key).cloned();
         let holds = match (txn.condition, &prev) {
             (Condition::Absent, None) => true,

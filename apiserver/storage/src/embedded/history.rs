@@ -89,16 +89,19 @@ async fn tree_at(shared: &Shared, revision: u64) -> Result<Tree, StoreError> {
     if revision < oldest {
         return Err(StoreError::Compacted { requested: revision, oldest });
     }
-    let (tree, later) = match nearest(shared, revision, &state) {
+    let (mut tree, mut later) = match nearest(shared, revision, &state) {
         Nearest::Exact(tree) => return Ok(tree),
         Nearest::Later(later, tree) => (tree, later),
     };
-    let undo = shared.hub().undo(revision, later);
-    let tree = match (undo, &shared.readers) {
-        (Some(events), _) => take_back(tree, events),
-        (None, Some(readers)) => readers.run(move |c| log::rewind(c, tree, later, revision)).await?,
-        (None, None) => return Err(StoreError::Compacted { requested: revision, oldest: shared.hub().floor() }),
-    };
+    while later > revision {
+        // Bound to a name: the guard must not live across the await below.
+        let step = shared.hub().undo(revision, later);
+        (tree, later) = match (step, &shared.readers) {
+            (Some(events), _) => (take_back(tree, &events), later - events.len() as u64),
+            (None, Some(readers)) => (readers.run(move |c| log::rewind(c, tree, later, revision)).await?, revision),
+            (None, None) => return Err(StoreError::Compacted { requested: revision, oldest: shared.hub().floor() }),
+        };
+    }
     lock(&shared.kept).keep(revision, tree.clone());
     Ok(tree)
 }
@@ -118,11 +121,11 @@ fn nearest(shared: &Shared, revision: u64, state: &Arc<State>) -> Nearest {
 }
 
 /// `events` are the newest changes first.
-fn take_back(mut tree: Tree, events: Vec<Event>) -> Tree {
+fn take_back(mut tree: Tree, events: &[Event]) -> Tree {
     for event in events {
         match event {
             Event::Put { kv, prev: None } => drop(tree.remove(&kv.key)),
-            Event::Put { prev: Some(prev), .. } | Event::Delete { prev, .. } => drop(tree.insert(prev)),
+            Event::Put { prev: Some(prev), .. } | Event::Delete { prev, .. } => drop(tree.insert(prev.clone())),
             Event::Progress(_) => {}
         }
     }

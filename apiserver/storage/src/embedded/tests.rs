@@ -8,11 +8,12 @@ use super::*;
 use crate::{Condition, Event, StoreError, Value};
 
 fn put(key: &str, condition: Condition, value: &str) -> Txn {
-    Txn { key: key.into(), condition, value: Some(Value::copy_from_slice(value.as_bytes())), ttl: None }
+    let value = Some(Value::copy_from_slice(value.as_bytes()));
+    Txn { key: key.into(), condition, guard: None, value, ttl: None }
 }
 
 fn delete(key: &str, revision: u64) -> Txn {
-    Txn { key: key.into(), condition: Condition::ModRevision(revision), value: None, ttl: None }
+    Txn { key: key.into(), condition: Condition::ModRevision(revision), guard: None, value: None, ttl: None }
 }
 
 async fn done(store: &Embedded, txn: Txn) -> u64 {
@@ -55,6 +56,22 @@ async fn compare_and_set() {
     assert_eq!(done(&store, delete("/a/x", 3)).await, 4);
     assert_eq!(store.get("/a/x").await.unwrap(), None);
     assert_eq!((store.revision(), store.count("/a/")), (4, 0));
+}
+
+#[tokio::test]
+async fn a_guard_must_be_as_it_was_read() {
+    let store = Embedded::in_memory();
+    let guarded = |key: &str, at| Txn { guard: Some(("/ns".into(), at)), ..put(key, Condition::Absent, "") };
+    assert_eq!(store.txn(guarded("/a", 2)).await.unwrap(), TxnOutcome::Unguarded, "it is not there");
+    let at = done(&store, put("/ns", Condition::Absent, "1")).await;
+    done(&store, guarded("/a", at)).await;
+    assert!(matches!(store.txn(guarded("/a", at)).await.unwrap(), TxnOutcome::Conflict(Some(_))));
+    let later = done(&store, put("/ns", Condition::ModRevision(at), "2")).await;
+    assert_eq!(store.txn(guarded("/b", at)).await.unwrap(), TxnOutcome::Unguarded);
+    done(&store, guarded("/b", later)).await;
+    done(&store, delete("/ns", later)).await;
+    assert_eq!(store.txn(guarded("/c", later)).await.unwrap(), TxnOutcome::Unguarded);
+    assert_eq!(store.get("/c").await.unwrap(), None);
 }
 
 #[tokio::test]

@@ -8,11 +8,11 @@ use apiserver_storage::{Condition, Embedded, Event, Range, Store, Txn, TxnOutcom
 use futures_util::StreamExt;
 
 pub(crate) fn put(key: &str, condition: Condition, value: &str) -> Txn {
-    Txn { key: key.into(), condition, value: Some(value.as_bytes().to_vec().into()), ttl: None }
+    Txn { key: key.into(), condition, guard: None, value: Some(value.as_bytes().to_vec().into()), ttl: None }
 }
 
 pub(crate) fn delete(key: &str, revision: u64) -> Txn {
-    Txn { key: key.into(), condition: Condition::ModRevision(revision), value: None, ttl: None }
+    Txn { key: key.into(), condition: Condition::ModRevision(revision), guard: None, value: None, ttl: None }
 }
 
 pub(crate) async fn done(store: &Embedded, txn: Txn) -> u64 {
