@@ -22,7 +22,7 @@ pub mod watches;
 
 pub use self::{
     gate::{Admission, Gate, GateOptions, GatePolicy, Permit, Rejection, Request, Waiting},
-    levels::{Compat, Level, LevelKind, Limits, Queuing},
+    levels::{Compat, Level, LevelKind, Limits, Queuing, limits},
     pricing::{Cost, Counts, PricingOptions},
     profile::{Classified, Profile, Uids},
     wait::{DEFAULT_WAIT_LIMIT, MAX_WAIT, wait_limit},

@@ -1,20 +1,23 @@
 //! A simulator in virtual time: the scheduler under made-up traffic, hours of it in seconds.
 //!
 //! A [`Scenario`] says who sends what; [`run`] plays it on the same [`Shard`](crate::scheduler::Shard) that
-//! the gate uses and measures what everybody got. Equal scenarios give equal reports, seed included.
+//! the gate uses and measures what everybody got; [`run_apf`] plays it on the priority and fairness of
+//! Kubernetes instead, see [`upstream`](crate::upstream). Equal scenarios give equal reports, seed included.
 //! Durations are known to the simulator only; the scheduler learns of an end when it happens.
 //!
 //! What it leaves out: the price of a request (a scenario gives the width), classification, and shards whose
 //! speed depends on their load.
 
+mod apf;
 mod events;
 mod measure;
 mod random;
 mod scenario;
+mod server;
 mod traffic;
 
 pub use self::{
     measure::{GroupReport, Report},
     scenario::{Change, Distribution, LevelSpec, Reach, Scenario, ScenarioError, Source, Workspace},
-    traffic::run,
+    traffic::{run, run_apf},
 };

@@ -3,7 +3,8 @@
 //! [`QueueSet`] queues and dispatches the requests of one priority level, [`Adjustment`] divides the seats of
 //! a server among levels every ten seconds, [`RetryAfter`] says when a refused client should come again.
 //! Everything runs under a clock that the caller gives, does no I/O and is deterministic. It is the oracle
-//! of the tests; the [`Gate`](crate::Gate) runs on [`scheduler`](crate::scheduler) alone.
+//! of the tests and what [`run_apf`](crate::sim::run_apf) plays scenarios on; the [`Gate`](crate::Gate) runs
+//! on [`scheduler`](crate::scheduler) alone.
 
 mod demand;
 mod queue_set;

@@ -15,6 +15,11 @@ pub struct RequestId {
 }
 
 impl RequestId {
+    /// An id outside the scheduler, for the simulator's other servers.
+    pub(crate) fn new(index: u32, generation: u32) -> Self {
+        Self { index, generation }
+    }
+
     /// A small number that no other present request has, for tables beside the scheduler.
     pub fn index(self) -> usize {
         self.index as usize

@@ -4,20 +4,21 @@ use std::collections::BTreeMap;
 
 use super::{
     LevelSpec, Report, Scenario, ScenarioError, Source,
+    apf::Apf,
     events::{Calendar, Event},
     measure::{Area, Comparison, REACH_GRID_NS, Reached, SAMPLES_PER_WINDOW, Waits, nanoseconds, seconds},
     random::Random,
+    server::{Completion, Server, Tree},
 };
 use crate::{
     Compat, Level, LevelKind, Queuing,
-    scheduler::{Arrival, RequestId, Shard, Tuning, WorkspaceClass, WorkspaceId},
+    scheduler::{Arrival, RequestId, Shard, Tuning, WorkspaceClass},
 };
 
 /// A workspace of the scenario.
 struct Tenant {
     name: String,
     class: WorkspaceClass,
-    id: Option<WorkspaceId>,
     groups: Vec<usize>,
     area: Area,
     at_warmup: u128,
@@ -45,9 +46,9 @@ struct Sent {
     closed_loop: bool,
 }
 
-struct Play<'a> {
+struct Play<'a, S> {
     scenario: &'a Scenario,
-    shard: Shard,
+    server: S,
     random: Random,
     calendar: Calendar,
     tenants: Vec<Tenant>,
@@ -67,6 +68,8 @@ struct Play<'a> {
     decisions: u64,
 }
 
+/// Name of the level of exempt requests.
+const EXEMPT: &str = "exempt";
 /// A client whose request expired sends again after this.
 const AFTER_EXPIRY_NS: u64 = 1_000_000_000;
 
@@ -78,32 +81,43 @@ const AFTER_EXPIRY_NS: u64 = 1_000_000_000;
 /// # Panics
 /// When `check` does.
 pub fn run(scenario: &Scenario, tuning: Tuning, mut check: impl FnMut(u64, &Shard)) -> Result<Report, ScenarioError> {
-    let mut play = Play::new(scenario, tuning)?;
-    play.begin();
-    while let Some((now, event)) = play.calendar.next() {
-        if now > play.end {
-            break;
-        }
-        play.step(now, event);
-        play.pump(now);
-        check(now, &play.shard);
-    }
+    let specs = levels(scenario)?;
+    // Each source has queues of its own.
+    let flows = scenario.sources.iter().map(|s| s.flows.max(1)).sum::<u32>().max(1);
+    let queuing = Queuing { queues: flows, hand_size: 1, queue_length_limit: u32::MAX };
+    let mut profile: Vec<Level> = specs.iter().map(|spec| level(spec, LevelKind::Queue(queuing))).collect();
+    let exempt = LevelSpec { name: EXEMPT.into(), shares: 0, lendable: 0, borrow: None };
+    profile.push(level(&exempt, LevelKind::Exempt));
+    let mut play = Play::new(scenario, &specs, |classes| {
+        let mut shard = Shard::new(scenario.seats, &profile, tuning, Compat::Upstream);
+        shard.core_mut().set_known(classes.len() as u32);
+        Tree::new(shard, classes.into_iter())
+    })?;
+    play.play(|now, server| check(now, &server.shard));
     Ok(play.report())
 }
 
-impl<'a> Play<'a> {
-    fn new(scenario: &'a Scenario, tuning: Tuning) -> Result<Self, ScenarioError> {
-        let specs = levels(scenario)?;
-        // Each source has queues of its own.
-        let flows = scenario.sources.iter().map(|s| s.flows.max(1)).sum::<u32>().max(1);
-        let queuing = Queuing { queues: flows, hand_size: 1, queue_length_limit: u32::MAX };
-        let mut profile: Vec<Level> = specs.iter().map(|spec| level(spec, LevelKind::Queue(queuing))).collect();
-        let exempt = LevelSpec { name: "exempt".into(), shares: 0, lendable: 0, borrow: None };
-        profile.push(level(&exempt, LevelKind::Exempt));
-        let mut shard = Shard::new(scenario.seats, &profile, tuning, Compat::Upstream);
-        let (tenants, groups) = tenants(scenario, profile.len())?;
-        shard.core_mut().set_known(tenants.len() as u32);
-        let names: Vec<String> = profile.iter().map(|l| l.name.to_string()).collect();
+/// Plays a scenario on one server with the priority and fairness of Kubernetes v1.34, each level of each
+/// workspace as one priority level. `looks` is 0 in the report, and seats may exceed those of the server:
+/// upstream rounds each level's up.
+///
+/// # Errors
+/// The scenario cannot be played, see [`ScenarioError`].
+pub fn run_apf(scenario: &Scenario) -> Result<Report, ScenarioError> {
+    let specs = levels(scenario)?;
+    let mut play = Play::new(scenario, &specs, |classes| Apf::new(scenario, specs.clone(), classes.into_iter()))?;
+    play.play(|_, _| {});
+    Ok(play.report())
+}
+
+impl<'a, S: Server> Play<'a, S> {
+    fn new(
+        scenario: &'a Scenario,
+        specs: &[LevelSpec],
+        server: impl FnOnce(Vec<WorkspaceClass>) -> S,
+    ) -> Result<Self, ScenarioError> {
+        let names: Vec<String> = specs.iter().map(|spec| spec.name.clone()).chain([EXEMPT.to_owned()]).collect();
+        let (tenants, groups) = tenants(scenario, names.len())?;
         let streams = streams(scenario, &tenants, &names)?;
         let compared: Vec<usize> = (0..)
             .zip(&tenants)
@@ -113,7 +127,7 @@ impl<'a> Play<'a> {
         let weights = compared.iter().filter_map(|at| tenants.get(*at)).map(|t| weight(t.class)).collect();
         Ok(Self {
             scenario,
-            shard,
+            server: server(tenants.iter().map(|t| t.class).collect()),
             random: Random::new(scenario.seed),
             calendar: Calendar::default(),
             tenants,
@@ -132,6 +146,18 @@ impl<'a> Play<'a> {
             started: 0,
             decisions: 0xcbf2_9ce4_8422_2325,
         })
+    }
+
+    fn play(&mut self, mut check: impl FnMut(u64, &S)) {
+        self.begin();
+        while let Some((now, event)) = self.calendar.next() {
+            if now > self.end {
+                break;
+            }
+            self.step(now, event);
+            self.pump(now);
+            check(now, &self.server);
+        }
     }
 
     fn begin(&mut self) {
@@ -193,7 +219,7 @@ impl<'a> Play<'a> {
             Event::Burst { stream } => self.burst(now, stream),
             Event::Answer { stream, flow } => self.send_again(now, stream, flow, 0),
             Event::End { id } => self.end(now, id),
-            Event::ExemptEnd { seats } => self.shard.exempt_end(now, seats),
+            Event::ExemptEnd { seats } => self.server.exempt_end(now, seats),
             Event::Expire { id } => self.unserved(now, id, AFTER_EXPIRY_NS),
             Event::GiveUp { id } => self.unserved(now, id, 0),
             Event::Change { index, times } => self.change(now, index, times),
@@ -226,8 +252,7 @@ impl<'a> Play<'a> {
         let (limit, patience) = (nanoseconds(from.source.wait_limit_s), from.source.give_up_s.map(nanoseconds));
         let queue = from.first_queue + flow % from.source.flows.max(1);
         let level = if exempt { self.level_names.len() - 1 } else { level };
-        let id = self.workspace(now, tenant);
-        let Ok(arrival) = self.shard.arrive(now, id, level as u16, u64::from(queue), width) else { return };
+        let Some(arrival) = self.server.arrive(now, (tenant, level), queue, width, tail) else { return };
         let id = match arrival {
             Arrival::Exempt(seats) => {
                 self.calendar.at(now + service + tail, Event::ExemptEnd { seats });
@@ -242,7 +267,7 @@ impl<'a> Play<'a> {
             self.sent.resize(id.index() + 1, Sent::default());
         }
         if let Some(sent) = self.sent.get_mut(id.index()) {
-            let width = self.shard.core().width(id);
+            let width = self.server.width(id);
             *sent = Sent { stream, flow, arrived: now, service, tail, width, closed_loop };
         }
         self.calendar.at(now + limit, Event::Expire { id });
@@ -263,14 +288,9 @@ impl<'a> Play<'a> {
         }
     }
 
-    fn workspace(&mut self, now: u64, at: usize) -> WorkspaceId {
-        let tenant = self.tenants.get_mut(at).expect("streams name tenants by index");
-        *tenant.id.get_or_insert_with(|| self.shard.add_workspace(now, tenant.class))
-    }
-
     /// A request waited in vain, or has been started in the meantime: then nothing.
     fn unserved(&mut self, now: u64, id: RequestId, pause: u64) {
-        if !self.shard.cancel(now, id) {
+        if !self.server.cancel(now, id) {
             return;
         }
         let Some(sent) = self.sent.get(id.index()).copied() else { return };
@@ -293,14 +313,10 @@ impl<'a> Play<'a> {
     }
 
     fn end(&mut self, now: u64, id: RequestId) {
-        if self.shard.complete(now, id) {
-            self.count(now, id, -1);
-        }
-        self.shard.reap(now, 2);
-        while let Some(gone) = self.shard.reaped(now) {
-            for tenant in &mut self.tenants {
-                tenant.id = tenant.id.filter(|id| *id != gone);
-            }
+        match self.server.complete(now, id) {
+            Completion::Ended => self.count(now, id, -1),
+            Completion::Lingers(until) => self.calendar.at(until, Event::End { id }),
+            Completion::Unknown => {}
         }
     }
 
@@ -319,7 +335,7 @@ impl<'a> Play<'a> {
     }
 
     fn pump(&mut self, now: u64) {
-        while let Some(id) = self.shard.dispatch(now) {
+        while let Some(id) = self.server.dispatch(now) {
             self.started += 1;
             for byte in [now, id.index() as u64].iter().flat_map(|n| n.to_le_bytes()) {
                 self.decisions = (self.decisions ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
@@ -327,12 +343,13 @@ impl<'a> Play<'a> {
             let Some(sent) = self.sent.get(id.index()).copied() else { continue };
             self.note_wait(now, sent, true);
             self.count(now, id, 1);
-            self.calendar.at(now + sent.service + sent.tail, Event::End { id });
+            let tail = if S::TIMES_TAILS { 0 } else { sent.tail };
+            self.calendar.at(now + sent.service + tail, Event::End { id });
             if sent.closed_loop {
                 self.calendar.at(now + sent.service, Event::Answer { stream: sent.stream, flow: sent.flow });
             }
         }
-        if let Some(at) = self.shard.core().next_wakeup()
+        if let Some(at) = self.server.next_wakeup()
             && self.wakeup.is_none_or(|wakeup| at < wakeup)
         {
             self.wakeup = Some(at);
@@ -346,10 +363,9 @@ impl<'a> Play<'a> {
             self.calendar.at(now + nanoseconds(every).max(1), Event::Change { index, times: times + 1 });
         }
         if let Some(seats) = change.shard_seats {
-            self.shard.set_seats(now, seats);
+            self.server.set_seats(now, seats);
         }
         let Some(at) = self.tenants.iter().position(|t| Some(&t.name) == change.workspace.as_ref()) else { return };
-        let id = self.workspace(now, at);
         let Some(tenant) = self.tenants.get_mut(at) else { return };
         let turn = |first: u32, pair: [u32; 2]| match times {
             0 => first,
@@ -366,7 +382,7 @@ impl<'a> Play<'a> {
             (WorkspaceClass::Seats { seats, .. }, _, Some(new)) => *seats = turn(new, [2, 12]),
             _ => return,
         }
-        self.shard.set_class(now, id, tenant.class);
+        self.server.set_class(now, at, tenant.class);
     }
 
     fn sample(&mut self, now: u64) {
@@ -418,7 +434,7 @@ impl<'a> Play<'a> {
             groups: groups.map(|((name, waits), seats)| (name, waits.report(seats))).collect(),
             level_seats,
             decisions: self.decisions,
-            looks: self.shard.core().looks() as f64 / (self.started as f64).max(1.0),
+            looks: self.server.looks() as f64 / (self.started as f64).max(1.0),
         }
     }
 }
@@ -475,7 +491,7 @@ fn tenants(scenario: &Scenario, levels: usize) -> Result<(Vec<Tenant>, Vec<Strin
             let name = if spec.count > 1 { format!("{}{copy}", spec.name) } else { spec.name.clone() };
             let levels = vec![(Area::default(), 0); levels];
             let groups = of.clone();
-            all.push(Tenant { name, class, id: None, groups, area: Area::default(), at_warmup: 0, levels });
+            all.push(Tenant { name, class, groups, area: Area::default(), at_warmup: 0, levels });
         }
     }
     Ok((all, groups.into_iter().map(|(name, _)| name).collect()))
