@@ -6,6 +6,8 @@
 //! of the tests and what [`run_apf`](crate::sim::run_apf) plays scenarios on; the [`Gate`](crate::Gate) runs
 //! on [`scheduler`](crate::scheduler) alone.
 
+#[cfg(test)]
+mod defects;
 mod demand;
 mod queue_set;
 mod retry_after;

@@ -28,12 +28,9 @@ fn near(got: f64, want: f64) -> bool {
 #[test]
 fn jain_index_and_use_are_those_of_the_model() {
     // Above 1: more seats handed out than there are, since upstream rounds each level's up.
-    for (name, jain, used) in [
-        ("a1-equal-exp", 1.0, 1.2),
-        ("b1-weights", 0.91, 1.07),
-        ("f1-wide", 0.893, 1.25),
-        ("g1-sybil-flows", 1.0, 1.0),
-    ] {
+    for (name, jain, used) in
+        [("a1-equal-exp", 1.0, 1.2), ("b1-weights", 0.91, 1.07), ("f1-wide", 0.893, 1.25), ("g1-sybil-flows", 1.0, 1.0)]
+    {
         let report = play(name);
         let got = (report.jain_min_window.unwrap(), report.use_of_shard);
         assert!(near(got.0, jain) && near(got.1, used), "{name}: {got:?}, want {jain} and {used}");
