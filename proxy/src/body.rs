@@ -4,6 +4,7 @@ use std::{
     pin::Pin,
     sync::{Arc, Weak},
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -52,8 +53,8 @@ impl Body {
     }
 
     /// A request's body; with `limit` under the stall limit of that worker and client.
-    pub(crate) fn upload(body: Incoming, limit: Option<(&Arc<Worker>, &Arc<Peer>)>) -> Self {
-        if http_body::Body::is_end_stream(&body) {
+    pub(crate) fn upload(body: Unread, limit: Option<(&Arc<Worker>, &Arc<Peer>)>) -> Self {
+        if body.is_read() {
             return Self::empty();
         }
         let limit = limit.map(|(worker, peer)| (worker.clone(), peer.clone()));
@@ -126,7 +127,7 @@ impl http_body::Body for Body {
             Kind::Empty => true,
             Kind::Full(_) => false,
             Kind::Incoming(body) | Kind::Leased(body, _) => body.is_end_stream(),
-            Kind::Upload(upload) => upload.body.is_end_stream(),
+            Kind::Upload(upload) => upload.body.is_read(),
             Kind::Boxed(body) => body.is_end_stream(),
         }
     }
@@ -136,7 +137,9 @@ impl http_body::Body for Body {
             Kind::Empty => SizeHint::with_exact(0),
             Kind::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Kind::Incoming(body) | Kind::Leased(body, _) => body.size_hint(),
-            Kind::Upload(upload) => upload.body.size_hint(),
+            Kind::Upload(upload) => {
+                upload.body.body.as_ref().map_or_else(SizeHint::default, http_body::Body::size_hint)
+            }
             Kind::Boxed(body) => body.size_hint(),
         }
     }
@@ -145,7 +148,7 @@ impl http_body::Body for Body {
 /// A client that has promised a body and sends nothing of it, while the shard waits for it, is cut off: with its
 /// connection on HTTP/1.1, with this request alone on HTTP/2.
 struct Upload {
-    body: Incoming,
+    body: Unread,
     limit: Option<(Arc<Worker>, Arc<Peer>)>,
     stall: Option<Timer>,
     /// Lives as long as the body.
@@ -154,7 +157,8 @@ struct Upload {
 
 impl Upload {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = http_body::Body::poll_frame(Pin::new(&mut self.body), cx);
+        let Some(body) = &mut self.body.body else { return Poll::Ready(None) };
+        let frame = http_body::Body::poll_frame(Pin::new(body), cx);
         let Some((worker, peer)) = self.limit.as_ref().filter(|_| frame.is_pending()) else {
             self.stall = None;
             return frame.map_err(Into::into);
@@ -168,5 +172,50 @@ impl Upload {
             return Poll::Ready(Some(Err("the client does not go on with its request's body".into())));
         }
         Poll::Pending
+    }
+}
+
+/// Most bytes of a body that nobody wants which are read all the same, and for how long.
+const DRAIN_BYTES: usize = 32 << 20;
+const DRAIN_TIME: Duration = Duration::from_secs(5);
+
+/// The body of a client's request. What is left of it when this is dropped is read for a moment: closing an HTTP/1.1
+/// connection with unread bytes resets it, and the client would not see its answer (RFC 9112 section 9.6).
+pub(crate) struct Unread {
+    body: Option<Incoming>,
+    drain: bool,
+}
+
+impl Unread {
+    /// `drain` is false where there is nothing to lose: over HTTP/2, and for clients that wait to be asked for the body.
+    pub(crate) fn new(body: Incoming, drain: bool) -> Self {
+        Self { body: Some(body), drain }
+    }
+
+    /// Gives up on it at once: the connection is to be closed, whatever the client sends.
+    pub(crate) fn abandon(mut self) {
+        self.body = None;
+    }
+
+    /// Whether nothing is left of it.
+    pub(crate) fn is_read(&self) -> bool {
+        self.body.as_ref().is_none_or(http_body::Body::is_end_stream)
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        let Some(mut body) = self.body.take().filter(|body| self.drain && !http_body::Body::is_end_stream(body)) else {
+            return;
+        };
+        let read = async move {
+            let mut left = DRAIN_BYTES;
+            while let Some(Ok(frame)) = body.frame().await {
+                let read = frame.data_ref().map_or(0, Bytes::len);
+                let Some(rest) = left.checked_sub(read) else { return };
+                left = rest;
+            }
+        };
+        tokio::spawn(tokio::time::timeout(DRAIN_TIME, read));
     }
 }

@@ -18,12 +18,17 @@ use std::{
 
 use apiserver_api::{Reason, Status};
 use fairness::{Clock, Permit};
-use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header::UPGRADE, request::Parts};
+use http::{
+    HeaderValue, Method, Request, Response, StatusCode, Version,
+    header::{EXPECT, UPGRADE},
+    request::Parts,
+};
 use hyper::body::Incoming;
 
 use crate::{
     Body,
     admission::{self, Kind, Plan},
+    body::Unread,
     connection::Peer,
     door, forward, hop,
     identity::{self, Caller},
@@ -67,12 +72,14 @@ pub(crate) async fn serve(
 async fn steps(worker: &Arc<Worker>, peer: &Arc<Peer>, arrived_ns: u64, request: Request<Incoming>) -> Response<Reply> {
     let core = &*worker.core;
     let (parts, body) = request.into_parts();
+    let body = Unread::new(body, parts.version != Version::HTTP_2 && !parts.headers.contains_key(EXPECT));
     let refuse = |status: &Status, reason: &'static str| {
         core.metrics.refused(reason);
         answer(status).map(Reply::plain)
     };
     if peer.ambiguous.load(Acquire) {
         core.metrics.refused("framing");
+        body.abandon();
         let status =
             Status::new(Reason::BadRequest, "want one Content-Length or Transfer-Encoding, and no padded number");
         return answer_and_close(&status).map(Reply::plain);
@@ -116,7 +123,7 @@ async fn admitted(
     peer: &Arc<Peer>,
     arrived_ns: u64,
     mut parts: Parts,
-    body: Incoming,
+    body: Unread,
     route: &Route,
     caller: &Caller,
     plan: Plan,
@@ -133,7 +140,7 @@ async fn admitted(
     };
     let protocol = match plan.kind {
         Kind::Plain => None,
-        Kind::Watch | Kind::LongRunning => upgrade(&parts).filter(|_| http_body::Body::is_end_stream(&body)),
+        Kind::Watch | Kind::LongRunning => upgrade(&parts).filter(|_| body.is_read()),
     };
     forward::prepare(worker, &mut parts, route, caller, peer);
     let longest = core.limits.request_timeout;

@@ -287,3 +287,25 @@ async fn only_identity_headers_must_be_plain_text() {
         assert_eq!(client.send_request(request).await.unwrap().status().as_u16(), want, "{name}");
     }
 }
+
+#[tokio::test]
+async fn a_refused_upload_gets_its_answer_and_keeps_its_connection() {
+    let refusing = local(|_| async {
+        let mut answer = ok("no");
+        *answer.status_mut() = StatusCode::FORBIDDEN;
+        answer
+    });
+    let gateway = Gateway::start(options(vec![refusing])).unwrap();
+    let mut client = h1(&gateway).await;
+    // By the shard, and by the gateway itself.
+    for path in ["/clusters/a/api/v1/configmaps", "/clusters/a/clusters/b"] {
+        for size in [100, 200 << 10, 6 << 20] {
+            let request = Request::post(path).header("host", "d").body(full(vec![b'x'; size])).unwrap();
+            client.ready().await.unwrap();
+            let answer = client.send_request(request).await.unwrap();
+            assert!(answer.status().is_client_error(), "{path}");
+            let text = http_body_util::BodyExt::collect(answer.into_body()).await.unwrap().to_bytes();
+            assert!(!text.is_empty(), "{path} {size}");
+        }
+    }
+}
