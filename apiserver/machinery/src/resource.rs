@@ -139,11 +139,6 @@ impl Resource {
         if self.group.is_empty() { self.plural.to_owned() } else { format!("{}.{}", self.plural, self.group) }
     }
 
-    /// `ConfigMap`, `Lease.coordination.k8s.io`: how messages of Invalid call it.
-    pub fn qualified_kind(&self) -> String {
-        if self.group.is_empty() { self.kind.to_owned() } else { format!("{}.{}", self.kind, self.group) }
-    }
-
     /// The kind of a list of it, for example `ConfigMapList`.
     pub fn list_kind(&self) -> String {
         format!("{}List", self.kind)

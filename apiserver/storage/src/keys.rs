@@ -8,8 +8,7 @@
 //! | cache server | `/cache/<group>/<resource>/<customresources or identity>/<shard>/<cluster>/[<namespace>/]<name>` |
 //!
 //! A key alone does not say whether its fourth segment is an identity or a cluster. Nothing here guesses:
-//! a [`ResourceKeys`] is made with the [`Class`] and reads only keys of its own prefix back. For text from
-//! elsewhere there is [`cluster_of`], which asks the caller which clusters exist.
+//! a [`ResourceKeys`] is made with the [`Class`] and reads only keys of its own prefix back.
 
 use apiserver_api::ClusterName;
 
@@ -175,23 +174,6 @@ pub fn cache_prefix(identity: Option<&str>, group: &str, resource: &str) -> Resu
     let mut prefix = every_class(CACHE, group, resource)?;
     push(&mut prefix, "identity", identity.unwrap_or(CUSTOM))?;
     Ok(prefix)
-}
-
-/// The cluster of a key below `root` whose class is not known; `None` if it is not the key of an object.
-///
-/// Five segments are ambiguous (`group/resource/cluster/namespace/name` or
-/// `group/resource/identity/cluster/name`): there `is_cluster` decides, or the name `system:...`.
-pub fn cluster_of<'a>(root: &str, key: &'a str, is_cluster: impl Fn(&str) -> bool) -> Option<&'a str> {
-    let segments: Vec<&str> = key.strip_prefix(root)?.splitn(7, '/').collect();
-    match *segments.as_slice() {
-        [_, _, CUSTOM, cluster, _] | [_, _, CUSTOM, cluster, _, _] => Some(cluster),
-        [_, _, cluster, _] => Some(cluster),
-        [_, _, third, fourth, _] => {
-            Some(if third.starts_with("system:") || is_cluster(third) { third } else { fourth })
-        }
-        [_, _, _, cluster, _, _] => Some(cluster),
-        _ => None,
-    }
 }
 
 fn checked_cluster(name: &str) -> Result<&str, KeyError> {

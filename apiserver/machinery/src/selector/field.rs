@@ -49,16 +49,7 @@ impl FieldSelector {
 
     /// The one name that can match, so that the key can be read instead of the collection.
     pub fn exact_name(&self) -> Option<&str> {
-        self.exact("metadata.name")
-    }
-
-    /// The one namespace that can match.
-    pub fn exact_namespace(&self) -> Option<&str> {
-        self.exact("metadata.namespace")
-    }
-
-    fn exact(&self, field: &str) -> Option<&str> {
-        self.terms.iter().find(|t| t.equal && t.field == field).map(|t| t.value.as_str())
+        self.terms.iter().find(|t| t.equal && t.field == "metadata.name").map(|t| t.value.as_str())
     }
 }
 

@@ -1,13 +1,13 @@
 //! From the path of a request to the logical cluster it is for (kcp.md 1.2, 1.8).
 
-use apiserver_api::{ClusterName, Status, cluster, marks};
+use apiserver_api::{ClusterName, Status, cluster};
 use apiserver_machinery::builtin;
 use serde_json::Value;
 
 use super::authorization::Place;
 use crate::{
     errors,
-    registry::{ObjectKey, Registry},
+    registry::{Life, ObjectKey, Registry},
     service::Address,
 };
 
@@ -50,13 +50,9 @@ async fn resolve(registry: &Registry, path: &str) -> Result<Destination, Status>
     let Some(found) = registry.logical_cluster(&name).await? else {
         return Ok(Destination { cluster: Some(name), place: Place::Closed, inactive: false });
     };
-    let state = found.stored()?;
-    let phase = state.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
-    let place = if matches!(phase, "Scheduling" | "Unavailable") { Place::Closed } else { Place::Cluster };
-    let inactive = marks::INACTIVE.iter().any(|key| {
-        state.pointer("/metadata/annotations").and_then(|a| a.get(*key)).and_then(Value::as_str) == Some("true")
-    });
-    Ok(Destination { cluster: Some(name), place, inactive })
+    let life: Life = found.parse()?;
+    let place = if matches!(life.phase(), "Scheduling" | "Unavailable") { Place::Closed } else { Place::Cluster };
+    Ok(Destination { cluster: Some(name), place, inactive: life.is_inactive() })
 }
 
 /// Follows the Workspace objects from the first segment down.

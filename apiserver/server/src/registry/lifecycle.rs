@@ -1,11 +1,57 @@
 //! When objects begin and end: finalizers, terminating namespaces and logical clusters.
 
-use apiserver_api::{ClusterName, Status, status::Cause};
+use std::collections::HashMap;
+
+use apiserver_api::{ClusterName, Status, marks, status::Cause};
 use apiserver_machinery::{Resource, builtin, object::map_mut};
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::Value;
 
 use super::{Object, ObjectKey, Registry};
 use crate::errors;
+
+/// What every request must know of its LogicalCluster, and a create of its Namespace: by far not the whole object.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Life {
+    metadata: Metadata,
+    status: Option<LifeStatus>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Metadata {
+    deletion_timestamp: Option<IgnoredAny>,
+    annotations: Option<HashMap<String, Value>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct LifeStatus {
+    phase: Option<String>,
+    terminators: Option<Vec<IgnoredAny>>,
+}
+
+impl Life {
+    /// `status.phase`; empty when there is none.
+    pub(crate) fn phase(&self) -> &str {
+        self.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default()
+    }
+
+    /// The administrators took the cluster offline.
+    pub(crate) fn is_inactive(&self) -> bool {
+        let annotations = self.metadata.annotations.as_ref();
+        marks::INACTIVE.iter().any(|key| annotations.is_some_and(|a| a.get(*key).is_some_and(|v| v == "true")))
+    }
+
+    fn is_terminating(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
+    fn has_terminators(&self) -> bool {
+        self.status.as_ref().and_then(|s| s.terminators.as_ref()).is_some_and(|t| !t.is_empty())
+    }
+}
 
 /// The resource whose object `cluster` *is* the existence of a logical cluster (kcp.md 2.2).
 pub(crate) fn logical_clusters() -> &'static Resource {
@@ -76,11 +122,9 @@ impl Registry {
         let Some(found) = self.logical_cluster(cluster).await? else {
             return Err(errors::not_found(logical_clusters(), "cluster"));
         };
-        let logical = found.stored()?;
+        let life: Life = found.parse()?;
         // Terminators may still make what they need; behind them whatever is created would outlive its cluster.
-        let terminators =
-            logical.pointer("/status/terminators").and_then(Value::as_array).is_some_and(|t| !t.is_empty());
-        if is_terminating(&logical) && !terminators {
+        if life.is_terminating() && !life.has_terminators() {
             let why = format!("unable to create new content in logical cluster {cluster} because it is being deleted");
             return Err(errors::forbidden(resource, name, &why));
         }
@@ -90,7 +134,7 @@ impl Registry {
         let Some(found) = self.find(namespaces(), &ObjectKey::new(cluster, "", namespace)).await? else {
             return Err(errors::not_found(namespaces(), namespace));
         };
-        if is_terminating(&found.stored()?) {
+        if found.parse::<Life>()?.is_terminating() {
             let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
             let mut status = errors::forbidden(resource, name, &why);
             let cause = Cause {
@@ -102,5 +146,30 @@ impl Registry {
             return Err(status);
         }
         Ok(Some(found))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_life_of_a_cluster() {
+        let life = |text: &str| serde_json::from_str::<Life>(text).unwrap();
+        for text in [
+            "{}",
+            r#"{"metadata":{"deletionTimestamp":null,"annotations":null},"status":null}"#,
+            r#"{"metadata":{"annotations":{"core.kcp.io/inactive":"false"}},"status":{"phase":null,"terminators":[]}}"#,
+        ] {
+            let life = life(text);
+            assert!(!life.is_terminating() && !life.is_inactive() && !life.has_terminators(), "{text}");
+            assert_eq!(life.phase(), "");
+        }
+        let dying = life(
+            r#"{"metadata":{"deletionTimestamp":"2020-01-01T00:00:00Z","annotations":{"internal.kcp.io/inactive":"true"}},
+                "status":{"phase":"Deleting","terminators":["a:b"]},"spec":{"owner":{}}}"#,
+        );
+        assert!(dying.is_terminating() && dying.is_inactive() && dying.has_terminators());
+        assert_eq!(dying.phase(), "Deleting");
     }
 }

@@ -33,7 +33,7 @@ pub use self::{
     write::{UpdateOptions, Written},
 };
 pub(crate) use self::{
-    lifecycle::{is_logical_cluster, logical_clusters, namespaces},
+    lifecycle::{Life, is_logical_cluster, logical_clusters, namespaces},
     object::write_value,
 };
 use crate::errors;

@@ -15,6 +15,7 @@ use apiserver_api::{
 use apiserver_machinery::{Resource, selector::Selector};
 use apiserver_storage::KeyValue;
 use bytes::Bytes;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::errors;
@@ -143,6 +144,11 @@ impl Object {
 
     /// The stored bytes, parsed, without what [`Object::value`] adds.
     pub(crate) fn stored(&self) -> Result<Value, Status> {
+        self.parse()
+    }
+
+    /// What `T` names of the stored bytes; the rest is only skipped.
+    pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, Status> {
         serde_json::from_slice(&self.kv.value)
             .map_err(|e| errors::internal(format!("stored object {} cannot be read: {e}", self.kv.key)))
     }

@@ -173,7 +173,7 @@ impl Registry {
             (resource.prepare)(&mut new, Some(&old));
             meta::finish_update(resource, &mut new, &old, options.subresource);
             meta::validate(resource, &new, Some(&old))?;
-            if let Some(object) = self.store_change(&current, new, options.write.dry_run).await? {
+            if let Some(object) = self.store_change(&current, old, new, options.write.dry_run).await? {
                 return Ok(Written { object, created: false });
             }
         }
@@ -201,19 +201,24 @@ impl Registry {
         }
     }
 
-    /// Writes the new state of an object over `current`; `None` when that was changed meanwhile.
-    async fn store_change(&self, current: &Object, mut new: Value, dry_run: bool) -> Result<Option<Object>, Status> {
+    /// Writes the new state of an object over `current`, which is `old`; `None` when that was changed meanwhile.
+    async fn store_change(
+        &self,
+        current: &Object,
+        mut old: Value,
+        mut new: Value,
+        dry_run: bool,
+    ) -> Result<Option<Object>, Status> {
         let resource = current.resource();
         object::strip(resource, &mut new);
-        let mut stored = current.stored()?;
-        object::strip(resource, &mut stored);
+        object::strip(resource, &mut old);
         // The write that takes the last finalizer of a terminating object deletes it (api-server.md 2.6).
         let ends = lifecycle::is_terminating(&new) && !lifecycle::is_held(resource, &new);
         let last = current.unstored(&new);
         if ends {
             return Ok((dry_run || self.remove(current).await?).then_some(last));
         }
-        if new == stored {
+        if new == old {
             return Ok(Some(current.clone()));
         }
         if dry_run {

@@ -150,6 +150,23 @@ async fn progress_comes_for_changes_of_others_and_when_idle() {
 }
 
 #[tokio::test]
+async fn a_write_wakes_only_whom_it_concerns_and_each_has_its_turn_at_progress() {
+    use std::sync::Arc;
+    let mut hub = super::hub::Hub::new(1);
+    let buffers: Vec<_> = (0..60).map(|_| Arc::<super::watch::Buffer>::default()).collect();
+    for buffer in &buffers {
+        assert!(hub.catch_up(&"/a/".into(), 1, buffer).is_ok());
+    }
+    let waiting = || buffers.iter().filter(|b| std::future::poll_fn(|cx| b.poll(cx)).now_or_never().is_some()).count();
+    assert_eq!((waiting(), waiting()), (60, 0), "who becomes live hears how far he is, once");
+    let kv = crate::KeyValue { key: "/b/x".into(), value: Value::new(), create_revision: 2, mod_revision: 2 };
+    hub.publish(vec![Event::Put { kv, prev: None }]);
+    assert_eq!(waiting(), 0);
+    let told: Vec<usize> = (0..20).map(|_| (hub.tick(), waiting()).1).collect();
+    assert_eq!(told, [3; 20]);
+}
+
+#[tokio::test]
 async fn only_the_slow_watcher_ends() {
     let store = Embedded::in_memory();
     let mut slow = store.watch("/a/", 1).await.unwrap();

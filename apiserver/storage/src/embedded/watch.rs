@@ -149,7 +149,7 @@ impl Buffer {
         waiting.wake();
     }
 
-    fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<Event, StoreError>> {
+    pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<Event, StoreError>> {
         let mut waiting = lock(&self.0);
         if let Some(event) = waiting.events.pop_front() {
             waiting.bytes -= event.bytes();

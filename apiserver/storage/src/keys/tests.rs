@@ -27,6 +27,7 @@ fn list_prefix(case: &Value) -> String {
 #[test]
 fn vectors() {
     let vectors: Value = serde_json::from_str(VECTORS).unwrap();
+    let mut without_class = 0;
     for case in vectors["cases"].as_array().unwrap() {
         let input = &case["in"];
         let text = |name: &str| input[name].as_str();
@@ -41,27 +42,12 @@ fn vectors() {
                 assert_eq!(keys.parse(&key), Some(object), "{input}");
             }
             "listPrefix" => assert_eq!(list_prefix(input), case["prefix"], "{input}"),
-            "clusterOf" => {
-                let known = input["knownClusters"].as_array().unwrap();
-                let cluster =
-                    cluster_of(text("prefix").unwrap(), text("key").unwrap(), |c| known.iter().any(|k| k == c));
-                assert_eq!(cluster, case["cluster"].as_str(), "{input}");
-            }
+            // Nothing here reads keys whose class it does not know, so there is no such function.
+            "clusterOf" => without_class += 1,
             other => panic!("unknown operation {other}"),
         }
     }
-}
-
-#[test]
-fn five_segments_are_decided_by_the_caller() {
-    let bound = "/registry/g.io/widgets/abc/root/w";
-    assert_eq!(cluster_of(REGISTRY, bound, |c| c == "root"), Some("root"));
-    assert_eq!(cluster_of(REGISTRY, bound, |c| c == "abc"), Some("abc"));
-    assert_eq!(
-        cluster_of(REGISTRY, "/registry/core/configmaps/system:admin/default/cm", |_| false),
-        Some("system:admin")
-    );
-    assert_eq!(cluster_of(REGISTRY, "/registry/g/r/i/c/ns/n/more", |_| true), None);
+    assert_eq!(without_class, 6);
 }
 
 #[test]
