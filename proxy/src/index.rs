@@ -88,6 +88,8 @@ pub(crate) struct Workspace {
     /// Where a mounted workspace is served.
     pub(crate) mount: Option<Arc<str>>,
     pub(crate) is_unavailable: bool,
+    /// It is still being placed.
+    pub(crate) is_pending: bool,
     pub(crate) labels: Labels,
 }
 
@@ -108,6 +110,8 @@ pub(crate) enum Lookup {
     },
     /// A workspace on the way is not available just now.
     Unavailable,
+    /// It was created just now and is still being placed (kcp issue 3811).
+    Pending,
     /// Nobody knows it. `certain` when all shards have been heard.
     Unknown {
         /// Whether every shard has told all it holds.
@@ -185,6 +189,7 @@ impl Index {
             match (holder, child.mount) {
                 (Some(found), _) => (name, shard) = found,
                 (None, Some(_)) if is_unavailable => return Some(Lookup::Unavailable),
+                (None, _) if child.is_pending => return Some(Lookup::Pending),
                 (None, Some(url)) if below.is_none() => return Some(Lookup::Mount { url }),
                 _ => return None,
             }

@@ -49,13 +49,17 @@ pub(crate) async fn resolve(core: &Core, uri: &Uri, method: &str, user: &UserInf
         Target::Cluster { path: cluster, rest } => {
             let found = match core.index.lookup(&cluster) {
                 // Boxed: it is rare, and would make every request's future larger.
-                Lookup::Unknown { .. } => Box::pin(wait(core, &cluster)).await,
+                Lookup::Unknown { .. } | Lookup::Pending => Box::pin(wait(core, &cluster)).await,
                 other => other,
             };
             match found {
                 Lookup::Found { name, shard } => workspace(core, uri, rest, name, shard),
                 Lookup::Mount { .. } => Err(custom(StatusCode::NOT_IMPLEMENTED, "mounted workspaces are not served")),
                 Lookup::Unavailable => Err(temporary(StatusCode::SERVICE_UNAVAILABLE, "Not available.", 1)),
+                Lookup::Pending => {
+                    let message = "the workspace was created just now and is not ready yet; please try again";
+                    Err(temporary(StatusCode::SERVICE_UNAVAILABLE, message, 1))
+                }
                 Lookup::Unknown { certain } => unknown(core, uri, &cluster, rest, method, user, certain),
             }
         }
@@ -131,7 +135,7 @@ async fn wait(core: &Core, cluster: &str) -> Lookup {
     let found = async {
         loop {
             let lookup = core.index.lookup(cluster);
-            if !matches!(lookup, Lookup::Unknown { .. }) || moves.changed().await.is_err() {
+            if !matches!(lookup, Lookup::Unknown { .. } | Lookup::Pending) || moves.changed().await.is_err() {
                 return lookup;
             }
         }

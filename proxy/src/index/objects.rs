@@ -47,6 +47,7 @@ pub(super) struct Object {
 pub(super) struct Meta {
     pub(super) name: String,
     pub(super) resource_version: String,
+    deletion_timestamp: Option<serde::de::IgnoredAny>,
     labels: Labels,
     annotations: Annotations,
 }
@@ -83,11 +84,13 @@ impl Object {
         Cluster { confirmed: annotations.shard == shard, path: annotations.path.as_str().into() }
     }
 
-    /// A Workspace that can be entered; `None` while it is still being placed.
+    /// A Workspace that can be entered or will be; `None` for one that went before it was placed.
     pub(super) fn workspace(&self) -> Option<Workspace> {
         let phase = self.status.get("phase").and_then(|p| p.as_str()).unwrap_or("Scheduling");
         let is_mount = self.spec.mount.is_some() && !self.spec.url.is_empty();
-        (phase != "Scheduling").then(|| Workspace {
+        let is_pending = phase == "Scheduling";
+        (!is_pending || self.metadata.deletion_timestamp.is_none()).then(|| Workspace {
+            is_pending,
             cluster: self.spec.cluster.parse().ok(),
             mount: is_mount.then(|| self.spec.url.as_str().into()),
             is_unavailable: phase == "Unavailable",
