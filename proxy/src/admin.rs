@@ -18,6 +18,7 @@ use crate::{
     core::Core,
     exposition,
     gateway::Phase,
+    recent::SWEEP,
     refusal::{answer, text},
     worker::Worker,
 };
@@ -25,8 +26,6 @@ use crate::{
 const CONNECTIONS_MAX: usize = 64;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 const LIFE_MAX: Duration = Duration::from_secs(300);
-/// How often what histograms have gathered is folded into buckets.
-const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Serves the admin address until the gateway stops: probes are answered during a drain too.
 pub(crate) async fn run(
@@ -37,12 +36,14 @@ pub(crate) async fn run(
 ) {
     let metrics = core.metrics.handle();
     let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let mut upkeep = interval(UPKEEP);
+    // Folds what histograms have gathered into buckets, and drops what nobody asks for.
+    let mut upkeep = interval(SWEEP);
     loop {
         let socket = tokio::select! {
             accepted = listener.accept() => accepted.map(|(socket, _)| socket),
             _ = upkeep.tick() => {
                 metrics.run_upkeep();
+                core.sweep();
                 continue;
             }
             _ = phase.wait_for(|p| *p == Phase::Stop) => return,

@@ -15,7 +15,8 @@ use crate::{
     upstream::Shard,
 };
 
-/// The gateway's shared state. Nothing in it is locked on the path of a request but by the scheduler.
+/// The gateway's shared state. On the path of a request the scheduler of the shard is locked, and for one look-up each
+/// a part of the sharded maps of workspaces: index, watches, UIDs, rates.
 pub(crate) struct Core {
     pub(crate) clock: Arc<WallClock>,
     pub(crate) limits: Limits,
@@ -74,6 +75,14 @@ impl Core {
             rates.forget(workspace);
         }
         self.uids.forget(workspace);
+    }
+
+    /// Drops what is kept for workspaces that nobody asks for any more. Called every [`SWEEP`](crate::recent::SWEEP).
+    pub(crate) fn sweep(&self) {
+        if let Some(rates) = &self.rates {
+            rates.sweep();
+        }
+        self.uids.sweep();
     }
 
     pub(crate) fn anonymous(allowed: bool, drop: &[String]) -> Option<Arc<Identity>> {

@@ -181,7 +181,7 @@ impl Drop for Gateway {
     }
 }
 
-fn build(options: &GatewayOptions, workers: usize) -> Result<Core, StartError> {
+pub(crate) fn build(options: &GatewayOptions, workers: usize) -> Result<Core, StartError> {
     if options.shards.is_empty() {
         return Err(StartError::NoShard);
     }

@@ -9,7 +9,8 @@
 //! * What goes up with a request (seats, counters, its place in a queue) comes down when its future or its answer's
 //!   body is dropped, whatever the reason.
 //! * A shard never sees an identity, a cluster prefix or a framing that the gateway has not made or checked itself.
-//! * Workers share nothing that is locked on the path of a request but the scheduler.
+//! * On the path of a request workers share two kinds of locks: each shard's scheduler, and parts of the sharded maps
+//!   of workspaces, held for one look-up. No lock is held over an await.
 
 #![allow(rustdoc::private_intra_doc_links, reason = "the map of the crate names its private modules")]
 
@@ -33,6 +34,7 @@ mod io;
 mod metrics;
 mod options;
 mod rates;
+mod recent;
 mod refusal;
 mod reply;
 mod route;

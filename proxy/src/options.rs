@@ -24,7 +24,7 @@ pub enum Upstream {
 /// A shard behind a socket, spoken to over HTTP/1.1.
 #[derive(Clone, Debug)]
 pub struct RemoteOptions {
-    /// `http://host:port` or `https://host:port`, with an optional path in front of all requests.
+    /// `http://host:port` or `https://host:port`.
     pub url: String,
     /// Roots and client certificate for `https`; required there.
     pub tls: Option<Arc<rustls::ClientConfig>>,

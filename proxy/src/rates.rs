@@ -1,23 +1,20 @@
 //! The second line of defence of a workspace class: so many requests per second for each of its workspaces.
 //!
-//! Limits are made on a workspace's first request and dropped with it. Exempt requests are not counted.
+//! Limits are made on a workspace's first request, and dropped with it or when they have filled up unused. Exempt
+//! requests are not counted. Who comes when all places are taken is limited by fairness alone.
 
-use std::{num::NonZeroU32, sync::Arc};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use apiserver_api::ClusterName;
 use config::{FairnessConfig, RateLimit, WorkspaceClass};
-use dashmap::DashMap;
 use fairness::Rejection;
 use governor::{
     DefaultDirectRateLimiter, Quota, RateLimiter,
     clock::{Clock, DefaultClock},
 };
 
-use crate::index::Index;
+use crate::{index::Index, recent::Recent};
 
-/// Workspaces with a limiter of their own. With a static directory clients choose the names; who comes when all
-/// places are taken is limited by fairness alone.
-const WORKSPACES_MAX: usize = 1 << 16;
 /// The longest `Retry-After`, as for refusals of a full queue.
 const RETRY_SECONDS_MAX: u32 = 32;
 
@@ -25,7 +22,7 @@ pub(crate) struct Rates {
     classes: Box<[WorkspaceClass]>,
     index: Arc<Index>,
     /// `None` for a workspace without a limit.
-    limiters: DashMap<ClusterName, Option<DefaultDirectRateLimiter>>,
+    limiters: Recent<Option<DefaultDirectRateLimiter>>,
     clock: DefaultClock,
 }
 
@@ -34,26 +31,19 @@ impl Rates {
     pub(crate) fn new(config: Option<&FairnessConfig>, index: &Arc<Index>) -> Option<Self> {
         let classes: Box<[_]> = config?.classes.as_slice().into();
         classes.iter().any(|class| class.rate_limit.is_some()).then(|| Self {
+            limiters: Recent::new(classes.iter().filter_map(|c| c.rate_limit).map(refill).max().unwrap_or_default()),
             classes,
             index: index.clone(),
-            limiters: DashMap::new(),
             clock: DefaultClock::default(),
         })
     }
 
     /// Counts one request.
     pub(crate) fn check(&self, workspace: &ClusterName) -> Result<(), Rejection> {
-        if !self.limiters.contains_key(workspace) {
-            if self.limiters.len() >= WORKSPACES_MAX {
-                return Ok(());
-            }
-            let limiter = self.limiter(workspace);
-            self.limiters.entry(workspace.clone()).or_insert(limiter);
-        }
-        let limiter = self.limiters.get(workspace);
-        let Some(Err(not_until)) = limiter.as_deref().and_then(Option::as_ref).map(RateLimiter::check) else {
-            return Ok(());
-        };
+        let check = |limiter: &Option<_>| limiter.as_ref().map_or(Ok(()), RateLimiter::check);
+        let known = self.limiters.read(workspace, check);
+        let checked = known.or_else(|| self.limiters.write(workspace, || self.limiter(workspace), |l| check(l)));
+        let Some(Err(not_until)) = checked else { return Ok(()) };
         let seconds = not_until.wait_time_from(self.clock.now()).as_secs_f64().ceil();
         Err(Rejection { reason: "rate-limit", retry_after: (seconds as u32).clamp(1, RETRY_SECONDS_MAX) })
     }
@@ -68,6 +58,16 @@ impl Rates {
 
     /// The workspace is gone, or its class may be another.
     pub(crate) fn forget(&self, workspace: &ClusterName) {
-        self.limiters.remove(workspace);
+        self.limiters.forget(workspace);
     }
+
+    /// Drops limits that have filled up unused.
+    pub(crate) fn sweep(&self) {
+        self.limiters.sweep();
+    }
+}
+
+/// Until an empty limit is full again: to forget it sooner would give the burst away twice.
+fn refill(limit: RateLimit) -> Duration {
+    Duration::from_secs(u64::from(limit.burst.div_ceil(limit.requests_per_second.max(1))))
 }

@@ -1,19 +1,28 @@
 //! The two headers that tell a client how its request was classified (apf.md 7.1), by UID so that no names leak.
 
+use std::time::Duration;
+
 use apiserver_api::ClusterName;
-use dashmap::DashMap;
 use fairness::{Classified, Profile};
 use http::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::recent::Recent;
 
 pub(crate) const FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 pub(crate) const PRIORITY_LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
 
-/// Workspaces whose UIDs are kept; those of others are made anew each time.
-const WORKSPACES_MAX: usize = 1 << 16;
-
 /// A made-up UID costs a SHA-1, so the headers are kept per workspace and FlowSchema.
-#[derive(Debug, Default)]
-pub(crate) struct UidHeaders(DashMap<ClusterName, Vec<Entry>>);
+#[derive(Debug)]
+pub(crate) struct UidHeaders(Recent<Vec<Entry>>);
+
+/// Longer than most clients pause.
+const KEEP: Duration = Duration::from_secs(60);
+
+impl Default for UidHeaders {
+    fn default() -> Self {
+        Self(Recent::new(KEEP))
+    }
+}
 
 #[derive(Clone, Debug)]
 struct Entry {
@@ -38,10 +47,10 @@ impl UidHeaders {
                 &platform
             }
         };
-        let known = self
-            .0
-            .get(workspace)
-            .and_then(|entries| entries.iter().find(|e| e.flow_schema == class.flow_schema).map(|e| e.headers.clone()));
+        let find = |entries: &Vec<Entry>| {
+            entries.iter().find(|e| e.flow_schema == class.flow_schema).map(|e| e.headers.clone())
+        };
+        let known = self.0.read(workspace, find).flatten();
         let [flow_schema, level] = known.unwrap_or_else(|| self.make(profile, workspace, class));
         headers.insert(FLOW_SCHEMA, flow_schema);
         headers.insert(PRIORITY_LEVEL, level);
@@ -51,15 +60,24 @@ impl UidHeaders {
         let uids = profile.uids(workspace, class);
         let value = |uid: &[u8]| HeaderValue::from_bytes(uid).expect("a UID is plain text");
         let headers = [value(&uids.flow_schema), value(&uids.level)];
-        if self.0.len() < WORKSPACES_MAX {
-            let entry = Entry { flow_schema: class.flow_schema, headers: headers.clone() };
-            self.0.entry(workspace.clone()).or_default().push(entry);
-        }
+        let entry = Entry { flow_schema: class.flow_schema, headers: headers.clone() };
+        // Without room for it they are made anew each time.
+        self.0.write(workspace, Vec::new, |entries| {
+            // Another request may have been faster.
+            if entries.iter().all(|e| e.flow_schema != entry.flow_schema) {
+                entries.push(entry);
+            }
+        });
         headers
     }
 
     /// The workspace is gone.
     pub(crate) fn forget(&self, workspace: &ClusterName) {
-        self.0.remove(workspace);
+        self.0.forget(workspace);
+    }
+
+    /// Drops what has not been used for long.
+    pub(crate) fn sweep(&self) {
+        self.0.sweep();
     }
 }

@@ -267,3 +267,45 @@ pub(crate) fn mix(seed: u64) -> u64 {
 fn ticks(time: Duration) -> u32 {
     u32::try_from(time.as_millis().div_ceil(1000)).unwrap_or(u32::MAX / 2).saturating_add(1)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "this is a test")]
+
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::{Body, GatewayOptions, Limits, LocalService, ShardOptions, Upstream};
+
+    fn core() -> Arc<Core> {
+        let listener = || TcpListener::bind("127.0.0.1:0").unwrap();
+        let service = tower::service_fn(async |_| Ok(http::Response::new(Body::empty())));
+        let upstream = Upstream::Local(LocalService::new(service));
+        let options = GatewayOptions {
+            listener: listener(),
+            tls: None,
+            admin: listener(),
+            workers: 1,
+            anonymous: true,
+            drop_groups: Vec::new(),
+            shards: vec![ShardOptions { name: "root".into(), seats: 1, upstream, observers: None }],
+            fairness: None,
+            directory: crate::Directory::Static,
+            limits: Limits::default(),
+            healthy: None,
+        };
+        Arc::new(crate::gateway::build(&options, 1).unwrap())
+    }
+
+    #[test]
+    fn a_connection_that_comes_after_the_drain_began_is_ended() {
+        let worker = Worker::new(0, core());
+        let (early, late) = (Arc::new(Link::default()), Arc::new(Link::default()));
+        early.established.store(true, Relaxed);
+        worker.register(early.clone());
+        worker.core.draining.store(true, Relaxed);
+        worker.drain(Duration::from_secs(1));
+        worker.register(late.clone());
+        assert!(early.is_draining() && !early.is_killed() && late.is_killed());
+    }
+}

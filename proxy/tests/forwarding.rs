@@ -56,20 +56,6 @@ async fn paths_are_forwarded_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn a_base_path_of_the_shard_comes_first() {
-    let seen = Seen::default();
-    let mut shard = noting_upstream(&seen).await;
-    if let proxy::Upstream::Remote(remote) = &mut shard.upstream {
-        remote.url.push_str("/base/");
-    }
-    let gateway = Gateway::start(options(vec![shard])).unwrap();
-    once(&gateway, get("/clusters/a/api?x")).await;
-    let parts = seen.take().remove(0);
-    assert_eq!(parts.uri.to_string(), "/base/clusters/a/api?x");
-    assert_eq!(parts.headers["x-forwarded-prefix"], "/clusters/a");
-}
-
-#[tokio::test]
 async fn hop_by_hop_headers_stay_and_all_others_pass() {
     let seen = Seen::default();
     let gateway = Gateway::start(options(vec![noting_upstream(&seen).await])).unwrap();

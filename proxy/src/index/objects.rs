@@ -1,6 +1,8 @@
 //! What the index reads of LogicalClusters and Workspaces. Unknown fields are nobody's business here.
 
-use apiserver_api::ClusterName;
+use std::collections::HashMap;
+
+use apiserver_api::{ClusterName, marks};
 use serde::Deserialize;
 
 use super::{Cluster, Labels, Workspace};
@@ -53,14 +55,18 @@ pub(super) struct Meta {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(from = "HashMap<String, String>")]
 struct Annotations {
-    #[serde(rename = "kcp.io/cluster")]
     cluster: String,
-    #[serde(rename = "core.kcp.io/shard")]
     shard: String,
-    #[serde(rename = "kcp.io/path")]
     path: String,
+}
+
+impl From<HashMap<String, String>> for Annotations {
+    fn from(mut all: HashMap<String, String>) -> Self {
+        let mut take = |name| all.remove(name).unwrap_or_default();
+        Self { cluster: take(marks::CLUSTER), shard: take(marks::PLACED_ON), path: take(marks::PATH) }
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]

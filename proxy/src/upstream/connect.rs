@@ -20,8 +20,6 @@ pub(crate) struct Endpoint {
     /// `host:port` for name resolution.
     authority: String,
     tls: Option<(TlsConnector, ServerName<'static>)>,
-    /// The path in front of all requests, without the slash at its end; usually empty.
-    pub(crate) base_path: String,
     /// The `Host` header.
     pub(crate) host: HeaderValue,
     timeout: Duration,
@@ -31,8 +29,8 @@ impl Endpoint {
     pub(crate) fn new(options: &RemoteOptions, timeout: Duration) -> Result<Self, &'static str> {
         let uri: Uri = options.url.parse().map_err(|_| "not a URL")?;
         let authority = uri.authority().ok_or("no host: want http://host:port or https://host:port")?;
-        if uri.query().is_some() || authority.as_str().contains('@') {
-            return Err("a query or user information has no place here");
+        if uri.path() != "/" || uri.query().is_some() || authority.as_str().contains('@') {
+            return Err("a path, a query or user information has no place here");
         }
         let (tls, port) = match (uri.scheme_str(), &options.tls) {
             (Some("http"), _) => (None, 80),
@@ -50,7 +48,6 @@ impl Endpoint {
         Ok(Self {
             authority: format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(port)),
             tls,
-            base_path: uri.path().trim_end_matches('/').to_owned(),
             host: HeaderValue::from_str(authority.as_str()).map_err(|_| "the host is no valid header value")?,
             timeout,
         })
@@ -80,11 +77,19 @@ mod tests {
 
     #[test]
     fn urls() {
-        let plain = endpoint("http://127.0.0.1:8080/base/").unwrap();
-        assert_eq!((plain.authority.as_str(), plain.base_path.as_str()), ("127.0.0.1:8080", "/base"));
+        assert_eq!(endpoint("http://127.0.0.1:8080/").unwrap().authority, "127.0.0.1:8080");
         assert_eq!(endpoint("http://shard").unwrap().authority, "shard:80");
         assert_eq!(endpoint("http://[::1]:7").unwrap().authority, "[::1]:7");
-        for bad in ["", "shard", "/x", "ftp://shard", "https://shard", "http://u@shard", "http://shard/?a"] {
+        for bad in [
+            "",
+            "shard",
+            "/x",
+            "ftp://shard",
+            "https://shard",
+            "http://u@shard",
+            "http://shard/?a",
+            "http://shard/base",
+        ] {
             assert!(endpoint(bad).is_err(), "{bad}");
         }
     }

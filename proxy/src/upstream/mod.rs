@@ -11,7 +11,7 @@ pub(crate) mod pool;
 
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, request, uri::PathAndQuery};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, request};
 use tower::ServiceExt;
 
 use self::{breaker::Breaker, connect::Endpoint, pool::Pool};
@@ -173,16 +173,9 @@ impl Remote {
         }
     }
 
-    /// Turns the target into the shard's own origin form, and names the shard's host.
+    /// Names the shard's host.
     fn address(&self, request: &mut Request<Body>) {
         *request.version_mut() = Version::HTTP_11;
-        if !self.endpoint.base_path.is_empty() {
-            let rest = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
-            // Both halves are valid on their own, so the whole is; a failure would keep the unprefixed path.
-            if let Ok(uri) = format!("{}{rest}", self.endpoint.base_path).parse() {
-                *request.uri_mut() = uri;
-            }
-        }
         request.headers_mut().insert(http::header::HOST, self.endpoint.host.clone());
     }
 }
