@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// A front door that makes a shared, Kubernetes-style control plane fair.
 #[derive(Parser)]
@@ -20,6 +20,8 @@ pub(crate) enum Command {
     Dev(Dev),
     /// Run the gateway in front of the shards of a configuration file
     Serve(Serve),
+    /// Play a workload file in virtual time on the gateway's scheduler, and print what each tenant got
+    Simulate(Simulate),
 }
 
 /// `fairgate dev`.
@@ -51,6 +53,35 @@ pub(crate) struct Serve {
     /// A GatewayConfiguration file
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
+}
+
+/// `fairgate simulate`.
+#[derive(Args)]
+pub(crate) struct Simulate {
+    /// The workload: who sends what, see docs/simulate.md
+    #[arg(value_name = "WORKLOAD.yaml")]
+    pub(crate) workload: PathBuf,
+    /// A fairness file; its levels and classes hold for workspaces that have none of their own
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Which scheduler
+    #[arg(long, value_enum, default_value = "fairgate")]
+    pub(crate) mode: Mode,
+    /// Write all figures as JSON to this file; `-`: to standard output, instead of the table
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Start of the random numbers, instead of the workload's
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+}
+
+/// The schedulers to choose from.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// That of this gateway
+    Fairgate,
+    /// Kubernetes' own: API Priority and Fairness; not in this release
+    Apf,
 }
 
 /// The loopback address with this port.

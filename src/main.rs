@@ -7,6 +7,7 @@ mod kubeconfig;
 mod pki;
 mod run;
 mod serve;
+mod simulate;
 
 use std::process::ExitCode;
 
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
     let outcome = match &cli.command {
         Command::Dev(args) => dev::dev(args),
         Command::Serve(args) => serve::serve(args),
+        Command::Simulate(args) => simulate::simulate(args),
     };
     let (code, error) = match outcome {
         Ok(()) => return ExitCode::SUCCESS,

@@ -34,7 +34,7 @@ pub struct Fault {
 }
 
 /// The faults of one document, while it is checked.
-pub(crate) struct Faults<'n> {
+pub struct Faults<'n> {
     node: &'n Node,
     list: Vec<Fault>,
 }
@@ -46,7 +46,7 @@ impl<'n> Faults<'n> {
     }
 
     /// Adds a fault, unless the field or one around it has one already: that is then the cause.
-    pub(crate) fn add(&mut self, field: impl Into<String>, message: impl Into<String>) {
+    pub fn add(&mut self, field: impl Into<String>, message: impl Into<String>) {
         let (field, message) = (field.into(), message.into());
         let is_around = |around: &str| {
             field.strip_prefix(around).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
@@ -57,7 +57,7 @@ impl<'n> Faults<'n> {
     }
 
     /// The value, or a fault for the field.
-    pub(crate) fn check<T, E: fmt::Display>(&mut self, field: &str, value: Result<T, E>) -> Option<T> {
+    pub fn check<T, E: fmt::Display>(&mut self, field: &str, value: Result<T, E>) -> Option<T> {
         value.map_err(|why| self.add(field, why.to_string())).ok()
     }
 

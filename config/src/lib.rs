@@ -9,12 +9,14 @@ mod class;
 mod document;
 mod fairness;
 mod fault;
+mod file;
 mod gateway;
 mod read;
 
 pub use self::{
     class::{PathPattern, RateLimit, Weight, WorkspaceClass},
     fairness::FairnessConfig,
-    fault::{ConfigError, Fault, Position},
+    fault::{ConfigError, Fault, Faults, Position},
+    file::File,
     gateway::{Admin, Authentication, Fairness, GatewayConfig, Listen, ListenTls, Observers, Shard, ShardTls},
 };

@@ -8,7 +8,8 @@ use std::cell::RefCell;
 
 use serde::{
     de::{
-        DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor, value::Error,
+        DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor,
+        value::{Error, SeqDeserializer},
     },
     forward_to_deserialize_any,
 };
@@ -68,7 +69,7 @@ impl<'n> Reader<'n> {
     fn unfit(&self, want: &str) {
         if !self.is_absent() {
             let message = match (&self.node.content, want) {
-                (Content::Text(text), "an integer" | "true or false") => {
+                (Content::Text(text), "an integer" | "a number" | "true or false") => {
                     format!("is the text {text:?}; want {want}, without quotes")
                 }
                 (Content::Number(n), "text") => format!("is the number {n}; want text: put it in quotes"),
@@ -206,6 +207,16 @@ impl<'n> Deserializer<'n> for Reader<'n> {
         }
     }
 
+    fn deserialize_f64<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, Error> {
+        match &self.node.content {
+            Content::Number(n) => visitor.visit_f64(n.as_f64().unwrap_or_default()),
+            _ => {
+                self.unfit("a number");
+                visitor.visit_f64(0.0)
+            }
+        }
+    }
+
     fn deserialize_str<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, Error> {
         match &self.node.content {
             Content::Text(text) => visitor.visit_str(text),
@@ -239,6 +250,18 @@ impl<'n> Deserializer<'n> for Reader<'n> {
             }
         };
         visitor.visit_seq(Items { reader: self, items: items.iter().enumerate() })
+    }
+
+    fn deserialize_tuple<V: Visitor<'n>>(self, len: usize, visitor: V) -> Result<V::Value, Error> {
+        match &self.node.content {
+            Content::List(items) if items.len() == len => {
+                visitor.visit_seq(Items { reader: self, items: items.iter().enumerate() })
+            }
+            _ => {
+                self.unfit(&format!("a list of {len} values"));
+                visitor.visit_seq(SeqDeserializer::new(std::iter::repeat_n(0_u32, len)))
+            }
+        }
     }
 
     fn deserialize_map<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, Error> {
@@ -276,7 +299,7 @@ impl<'n> Deserializer<'n> for Reader<'n> {
 
     forward_to_deserialize_any! {
         <V: Visitor<'n>>
-        i8 i16 i128 u8 u16 u128 f32 f64 char bytes byte_buf unit unit_struct newtype_struct tuple tuple_struct
+        i8 i16 i128 u8 u16 u128 f32 char bytes byte_buf unit unit_struct newtype_struct tuple_struct
         enum identifier ignored_any
     }
 }
@@ -342,6 +365,8 @@ mod tests {
         list: Vec<Sample>,
         labels: BTreeMap<String, String>,
         limit: Option<i64>,
+        ratio: f64,
+        pair: (f64, f64),
     }
 
     fn read_sample(text: &str, null_is_absent: bool) -> (Sample, Vec<String>) {
@@ -355,7 +380,7 @@ mod tests {
     fn all_faults_are_found_and_the_rest_is_read() {
         let text = "count: \"64\"\non: yes\nname: 5\nlimit: -7\nlist:\n- count: -1\n- cuont: 2\n- {limit: 1.5, name: a, name: b}\n- x\nlabels: {a: true, b: c}\noidc: {}\nzebra:\n";
         let (sample, faults) = read_sample(text, false);
-        let known = "want one of count, on, name, list, labels, limit";
+        let known = "want one of count, on, name, list, labels, limit, ratio, pair";
         assert_eq!(
             faults,
             [
@@ -373,6 +398,20 @@ mod tests {
             ]
         );
         assert_eq!((sample.limit, sample.list[2].name.as_str(), sample.labels["b"].as_str()), (Some(-7), "a", "c"));
+    }
+
+    #[test]
+    fn numbers_need_no_fraction_and_pairs_have_two() {
+        let (sample, faults) = read_sample("ratio: 2\npair: [1, 2.5]\n", false);
+        assert_eq!((sample.ratio, sample.pair, faults), (2.0, (1.0, 2.5), Vec::new()));
+        let (_, faults) = read_sample("ratio: '2'\npair: [1]\n", false);
+        assert_eq!(
+            faults,
+            [
+                "1:8: ratio: is the text \"2\"; want a number, without quotes",
+                "2:7: pair: is a list; want a list of 2 values"
+            ]
+        );
     }
 
     #[test]

@@ -15,9 +15,10 @@ mod random;
 mod scenario;
 mod server;
 mod traffic;
+mod workload;
 
 pub use self::{
-    measure::{GroupReport, Report},
+    measure::{Figures, Rejected, Report},
     scenario::{Change, Distribution, LevelSpec, Reach, Scenario, ScenarioError, Source, Workspace},
     traffic::{run, run_apf},
 };

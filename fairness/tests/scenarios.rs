@@ -57,7 +57,7 @@ fn outside(expect: &Value, report: &Report) -> Vec<String> {
             "reach_s" => compare(what, range, report.reach_s.unwrap_or(f64::NAN)),
             "level_seats" => {
                 for (level, range) in range.as_object().expect("an object") {
-                    compare(level, range, report.level_seats[level]);
+                    compare(level, range, report.levels[level].seats);
                 }
             }
             "level_p99_wait_s" => panic!("no scenario here has it"),

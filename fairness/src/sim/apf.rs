@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     Compat, Level, LevelKind, Limits, Queuing, limits,
-    scheduler::{self, RequestId, WorkspaceClass},
+    scheduler::{self, RefusedArrival, RequestId, WorkspaceClass},
     shuffle::flow_hash,
     upstream::{ADJUSTMENT_PERIOD_NS, Adjustment, Arrival, Integrator, QueueSet, Settings, Ticket, Work},
 };
@@ -196,20 +196,23 @@ impl Server for Apf {
         queue: u32,
         width: u32,
         tail: u64,
-    ) -> Option<scheduler::Arrival> {
+    ) -> Result<scheduler::Arrival, RefusedArrival> {
         if level >= self.levels.len() {
             self.exempt.set(now, self.exempt.value() + f64::from(width));
-            return Some(scheduler::Arrival::Exempt(width));
+            return Ok(scheduler::Arrival::Exempt(width));
         }
         let at = tenant * self.levels.len() + level;
         let final_seats = if tail > 0 { width } else { 0 };
         let work = Work { initial_seats: width, final_seats, additional_latency_ns: tail };
         let mut out = Vec::new();
         let hash = flow_hash("flow", &[&queue.to_string()]);
-        let Arrival::Queued(ticket, _) = self.sets.get_mut(at)?.arrive(now, hash, work, &mut out) else { return None };
+        let set = self.sets.get_mut(at).ok_or(RefusedArrival::ConcurrencyLimit)?;
+        let Arrival::Queued(ticket, _) = set.arrive(now, hash, work, &mut out) else {
+            return Err(RefusedArrival::QueueFull);
+        };
         let id = self.add(at, ticket, width);
         self.note_started(at, out);
-        Some(scheduler::Arrival::Queued(id))
+        Ok(scheduler::Arrival::Queued(id))
     }
 
     fn dispatch(&mut self, now: u64) -> Option<RequestId> {

@@ -21,6 +21,8 @@ pub(super) enum Event {
     ExemptEnd { seats: u32 },
     /// A request has waited as long as it may.
     Expire { id: RequestId },
+    /// A request that may not wait is to be running by now.
+    NowOrNever { id: RequestId },
     /// A client loses patience.
     GiveUp { id: RequestId },
     /// A reconfiguration; how often it was done before.

@@ -2,14 +2,30 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
+
 use super::Scenario;
 
-/// What the workspaces of one group got.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct GroupReport {
+/// Requests that went unserved, by reason; the names are those of the metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Rejected {
+    /// As many as may wait in the queue did.
+    pub queue_full: u64,
+    /// The level has no seats, or does not let anybody wait.
+    pub concurrency_limit: u64,
+    /// It waited as long as it may.
+    pub time_out: u64,
+    /// Its client lost patience.
+    pub cancelled: u64,
+}
+
+/// What a group of workspaces, one of them or one of its levels got.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Figures {
     /// Mean seats in use.
     pub seats: f64,
-    /// Median wait in seconds of requests that were started or expired.
+    /// Median wait in seconds of requests that were started, expired or given up.
     pub p50_wait_s: f64,
     /// The wait that one in a hundred exceeds.
     pub p99_wait_s: f64,
@@ -20,24 +36,28 @@ pub struct GroupReport {
     /// Requests that were started.
     pub started: u64,
     /// Requests that went unserved.
-    pub unserved: u64,
+    pub rejected: Rejected,
 }
 
 /// What a run measured, after the warm-up.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
     /// Seat-seconds used over seats × time, exempt requests not counted.
     pub use_of_shard: f64,
     /// The smallest, over windows, of Jain's index of seat-seconds over weight. `None` without windows.
     pub jain_min_window: Option<f64>,
+    /// Jain's index over the whole time.
+    pub jain: Option<f64>,
     /// The largest, over workspaces, range of their seat-seconds beside their part of all.
     pub lag_range_seat_s: Option<f64>,
     /// Seconds until the scenario's `reach` was reached; `None` if never, or if it has none.
     pub reach_s: Option<f64>,
     /// Per group.
-    pub groups: BTreeMap<String, GroupReport>,
-    /// Mean seats in use per `workspace/level`.
-    pub level_seats: BTreeMap<String, f64>,
+    pub groups: BTreeMap<String, Figures>,
+    /// Per workspace.
+    pub workspaces: BTreeMap<String, Figures>,
+    /// Per `workspace/level`. Exempt requests have a level of their own here and are in no other figure.
+    pub levels: BTreeMap<String, Figures>,
     /// Hash of all decisions: who was started when.
     pub decisions: u64,
     /// Heap entries looked at per started request.
@@ -65,32 +85,55 @@ impl Area {
     }
 }
 
-/// Waits of one group.
+/// What became of the requests of one level, or of several.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Waits {
-    pub(super) ns: Vec<u64>,
+pub(super) struct Tally {
+    pub(super) area: Area,
+    /// Seat-nanoseconds before the end of the warm-up.
+    pub(super) at_warmup: u128,
+    /// Requests that did not wait at all: most, so they are only counted.
+    prompt: usize,
+    /// Waits of the others.
+    waits: Vec<u64>,
     pub(super) arrived: u64,
-    pub(super) started: u64,
-    pub(super) unserved: u64,
+    started: u64,
+    pub(super) rejected: Rejected,
 }
 
-impl Waits {
-    /// The group's figures; `seats` is its mean use.
-    pub(super) fn report(mut self, seats: f64) -> GroupReport {
-        self.ns.sort_unstable();
-        let at = |part: f64| {
-            let index = (self.ns.len() as f64 * part) as usize;
-            self.ns.get(index.min(self.ns.len().saturating_sub(1))).map_or(0.0, |ns| seconds(*ns))
-        };
-        GroupReport {
-            seats,
-            p50_wait_s: at(0.5),
-            p99_wait_s: at(0.99),
-            max_wait_s: at(1.0),
-            arrived: self.arrived,
-            started: self.started,
-            unserved: self.unserved,
+impl Tally {
+    pub(super) fn waited(&mut self, ns: u64) {
+        match ns {
+            0 => self.prompt += 1,
+            _ => self.waits.push(ns),
         }
+    }
+
+    pub(super) fn started(&mut self, ns: u64) {
+        self.waited(ns);
+        self.started += 1;
+    }
+
+    /// The figures of all of these, from the end of the warm-up to `end`; `time` seconds lie between.
+    pub(super) fn figures<'a>(of: impl IntoIterator<Item = &'a Self>, end: u64, time: f64) -> Figures {
+        let (mut sum, mut prompt, mut waits) = (Figures::default(), 0, Vec::new());
+        for tally in of {
+            sum.seats += (tally.area.at(end) - tally.at_warmup) as f64 / 1e9 / time;
+            prompt += tally.prompt;
+            waits.extend_from_slice(&tally.waits);
+            sum.arrived += tally.arrived;
+            sum.started += tally.started;
+            sum.rejected.queue_full += tally.rejected.queue_full;
+            sum.rejected.concurrency_limit += tally.rejected.concurrency_limit;
+            sum.rejected.time_out += tally.rejected.time_out;
+            sum.rejected.cancelled += tally.rejected.cancelled;
+        }
+        waits.sort_unstable();
+        let count = prompt + waits.len();
+        let at = |part: f64| {
+            let index = ((count as f64 * part) as usize).min(count.saturating_sub(1));
+            index.checked_sub(prompt).and_then(|i| waits.get(i)).map_or(0.0, |ns| seconds(*ns))
+        };
+        Figures { p50_wait_s: at(0.5), p99_wait_s: at(0.99), max_wait_s: at(1.0), ..sum }
     }
 }
 
@@ -115,14 +158,21 @@ impl Comparison {
         self.samples.push(seat_ns.map(|ns| ns as f64 / 1e9).collect());
     }
 
+    /// Jain's index of what was got between two samples.
+    fn index(&self, from: &[f64], to: &[f64]) -> f64 {
+        let got = to.iter().zip(from).zip(&self.weights).map(|((to, from), w)| (to - from) / w);
+        let (sum, squares) = got.fold((0.0, 0.0), |(sum, squares), x| (sum + x, squares + x * x));
+        if squares == 0.0 { 1.0 } else { sum * sum / (self.weights.len() as f64 * squares) }
+    }
+
     pub(super) fn jain_min(&self) -> Option<f64> {
         let windows = self.samples.iter().zip(self.samples.iter().skip(self.per_window)).step_by(self.per_window);
-        let index = |(from, to): (&Vec<f64>, &Vec<f64>)| {
-            let got: Vec<f64> = to.iter().zip(from).zip(&self.weights).map(|((to, from), w)| (to - from) / w).collect();
-            let (sum, squares) = got.iter().fold((0.0, 0.0), |(sum, squares), x| (sum + x, squares + x * x));
-            if squares == 0.0 { 1.0 } else { sum * sum / (got.len() as f64 * squares) }
-        };
-        windows.map(index).reduce(f64::min)
+        windows.map(|(from, to)| self.index(from, to)).reduce(f64::min)
+    }
+
+    pub(super) fn jain(&self) -> Option<f64> {
+        let (first, last) = (self.samples.first()?, self.samples.last()?);
+        (self.samples.len() > 1).then(|| self.index(first, last))
     }
 
     pub(super) fn lag_range(&self) -> Option<f64> {

@@ -30,6 +30,7 @@ impl Random {
     pub(super) fn draw(&mut self, from: &Distribution) -> f64 {
         match *from {
             Distribution::Const { v } => v,
+            Distribution::Unknown => 0.0,
             Distribution::Exp { mean } => self.exponential(mean),
             Distribution::Pareto { min, alpha, max } => (min / (1.0 - self.unit()).powf(1.0 / alpha)).min(max),
             Distribution::Two { a, b, p_b } => {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 /// Traffic for one shard, and what to measure.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Scenario {
     /// Its name.
     pub name: String,
@@ -15,35 +15,28 @@ pub struct Scenario {
     /// Length in seconds.
     pub end_s: f64,
     /// Metrics leave out what came before.
-    #[serde(default)]
     pub warmup_s: f64,
     /// Window of Jain's index in seconds; 0: it is not computed.
-    #[serde(default)]
     pub window_s: f64,
     /// Start of the random numbers.
-    #[serde(default)]
     pub seed: u64,
     /// The tenants.
     pub workspaces: Vec<Workspace>,
     /// Who sends.
     pub sources: Vec<Source>,
     /// What is reconfigured on the way.
-    #[serde(default)]
     pub changes: Vec<Change>,
     /// Prefixes of the names of workspaces that are compared with one another.
-    #[serde(default)]
     pub backlogged: Vec<String>,
     /// How soon a workspace must get its seats.
-    #[serde(default)]
     pub reach: Option<Reach>,
     /// Prefixes of names of workspaces that are reported together; each entry of `workspaces` by default.
-    #[serde(default)]
     pub groups: BTreeMap<String, Vec<String>>,
 }
 
 /// One workspace, or several alike.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Workspace {
     /// Its name; with a `count` above 1, the beginning of their names.
     pub name: String,
@@ -59,7 +52,6 @@ pub struct Workspace {
     /// Per cent of its seats or shares that it may use more; no limit by default.
     pub borrow: Option<u32>,
     /// Its levels; one by default. All workspaces that have any must have the same.
-    #[serde(default)]
     pub levels: Vec<LevelSpec>,
 }
 
@@ -68,42 +60,47 @@ fn one() -> u32 {
 }
 
 /// One level.
-#[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
 pub struct LevelSpec {
     /// Its name.
     pub name: String,
     /// Its shares.
     pub shares: u32,
     /// Per cent of its seats that other levels may use.
-    #[serde(default)]
     pub lendable: u32,
     /// Per cent of its seats that it may use more.
     pub borrow: Option<u32>,
+    /// Requests that may wait in one queue; no limit by default.
+    pub queue_length: Option<u32>,
+    /// Nobody waits: who cannot be started at once is refused.
+    pub reject: bool,
+}
+
+impl LevelSpec {
+    /// A level that lends nothing, borrows without limit, and lets any number wait.
+    pub fn named(name: &str, shares: u32) -> Self {
+        Self { name: name.to_owned(), shares, lendable: 0, borrow: None, queue_length: None, reject: false }
+    }
 }
 
 /// Requests for one workspace, or for each of several alike.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Source {
     /// The entry of `workspaces`, or one of its copies.
     pub workspace: String,
     /// The level; the only one by default.
     pub level: Option<String>,
     /// Closed loop: so many clients send, wait for the end, think, and send again.
-    #[serde(default)]
     pub clients: u32,
     /// Seconds that a client thinks.
-    #[serde(default)]
     pub think_s: f64,
     /// Open loop: so many requests a second, at random.
-    #[serde(default)]
     pub rate: f64,
     /// So many requests at once ...
-    #[serde(default)]
     pub burst: u32,
     /// ... every so many seconds.
-    #[serde(default)]
     pub burst_every_s: f64,
     /// Queues over which they are spread.
     #[serde(default = "one")]
@@ -117,7 +114,6 @@ pub struct Source {
     #[serde(default = "narrow")]
     pub width: Distribution,
     /// When it sends, as pairs of from and to; always by default.
-    #[serde(default)]
     pub on_s: Vec<(f64, f64)>,
     /// Whoever has waited that long is rejected; a client sends again a second later.
     #[serde(default = "wait_limit")]
@@ -125,7 +121,6 @@ pub struct Source {
     /// A client that has waited that long cancels and sends again at once.
     pub give_up_s: Option<f64>,
     /// Runs at once and is only counted.
-    #[serde(default)]
     pub exempt: bool,
 }
 
@@ -142,8 +137,8 @@ fn wait_limit() -> f64 {
 }
 
 /// Where durations and widths are drawn from.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(tag = "dist", rename_all = "lowercase", deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(from = "RawDistribution")]
 pub enum Distribution {
     /// Always the same.
     Const {
@@ -173,11 +168,44 @@ pub enum Distribution {
         /// Its probability.
         p_b: f64,
     },
+    /// Not given, or not one of the above: no scenario with it is played.
+    #[default]
+    Unknown,
+}
+
+/// A distribution as written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct RawDistribution {
+    dist: String,
+    v: Option<f64>,
+    mean: Option<f64>,
+    min: Option<f64>,
+    alpha: Option<f64>,
+    max: Option<f64>,
+    a: Option<f64>,
+    b: Option<f64>,
+    p_b: Option<f64>,
+}
+
+impl From<RawDistribution> for Distribution {
+    fn from(raw: RawDistribution) -> Self {
+        let RawDistribution { dist, v, mean, min, alpha, max, a, b, p_b } = raw;
+        match (&*dist, v, mean, [min, alpha, max], [a, b, p_b]) {
+            ("const", Some(v), None, [None, None, None], [None, None, None]) => Self::Const { v },
+            ("exp", None, Some(mean), [None, None, None], [None, None, None]) => Self::Exp { mean },
+            ("pareto", None, None, [Some(min), Some(alpha), Some(max)], [None, None, None]) => {
+                Self::Pareto { min, alpha, max }
+            }
+            ("two", None, None, [None, None, None], [Some(a), Some(b), Some(p_b)]) => Self::Two { a, b, p_b },
+            _ => Self::Unknown,
+        }
+    }
 }
 
 /// A reconfiguration.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Change {
     /// When.
     pub at_s: f64,
@@ -194,8 +222,8 @@ pub struct Change {
 }
 
 /// After `from_s`, when does the workspace have at least `seats` on the average of `hold_s`?
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Reach {
     /// Whose seats.
     pub workspace: String,

@@ -1,6 +1,6 @@
 //! What a scenario is played on: our scheduler, or [`Apf`](super::apf::Apf).
 
-use crate::scheduler::{Arrival, RequestId, Shard, WorkspaceClass, WorkspaceId};
+use crate::scheduler::{Arrival, RefusedArrival, RequestId, Shard, WorkspaceClass, WorkspaceId};
 
 /// What became of a request at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,8 +18,15 @@ pub(super) trait Server {
     /// Whether the server itself knows how long a tail lasts: then requests end without theirs.
     const TIMES_TAILS: bool;
 
-    /// A request comes; `None` if it is refused.
-    fn arrive(&mut self, now: u64, to: (usize, usize), queue: u32, width: u32, tail: u64) -> Option<Arrival>;
+    /// A request comes.
+    fn arrive(
+        &mut self,
+        now: u64,
+        to: (usize, usize),
+        queue: u32,
+        width: u32,
+        tail: u64,
+    ) -> Result<Arrival, RefusedArrival>;
     fn dispatch(&mut self, now: u64) -> Option<RequestId>;
     fn complete(&mut self, now: u64, id: RequestId) -> Completion;
     fn cancel(&mut self, now: u64, id: RequestId) -> bool;
@@ -37,25 +44,45 @@ pub(super) trait Server {
 pub(super) struct Tree {
     pub(super) shard: Shard,
     tenants: Vec<(WorkspaceClass, Option<WorkspaceId>)>,
+    /// Which tenant a workspace of the scheduler is, by its index.
+    holders: Vec<usize>,
 }
 
 impl Tree {
     pub(super) fn new(shard: Shard, classes: impl Iterator<Item = WorkspaceClass>) -> Self {
-        Self { shard, tenants: classes.map(|class| (class, None)).collect() }
+        Self { shard, tenants: classes.map(|class| (class, None)).collect(), holders: Vec::new() }
     }
 
     fn workspace(&mut self, now: u64, at: usize) -> Option<WorkspaceId> {
         let (class, id) = self.tenants.get_mut(at)?;
-        Some(*id.get_or_insert_with(|| self.shard.add_workspace(now, *class)))
+        if let Some(id) = *id {
+            return Some(id);
+        }
+        let new = self.shard.add_workspace(now, *class);
+        *id = Some(new);
+        if self.holders.len() <= new.index() {
+            self.holders.resize(new.index() + 1, 0);
+        }
+        if let Some(holder) = self.holders.get_mut(new.index()) {
+            *holder = at;
+        }
+        Some(new)
     }
 }
 
 impl Server for Tree {
     const TIMES_TAILS: bool = false;
 
-    fn arrive(&mut self, now: u64, (at, level): (usize, usize), queue: u32, width: u32, _: u64) -> Option<Arrival> {
-        let id = self.workspace(now, at)?;
-        self.shard.arrive(now, id, level as u16, u64::from(queue), width).ok()
+    fn arrive(
+        &mut self,
+        now: u64,
+        (at, level): (usize, usize),
+        queue: u32,
+        width: u32,
+        _: u64,
+    ) -> Result<Arrival, RefusedArrival> {
+        let id = self.workspace(now, at).ok_or(RefusedArrival::ConcurrencyLimit)?;
+        self.shard.arrive(now, id, level as u16, u64::from(queue), width)
     }
 
     fn dispatch(&mut self, now: u64) -> Option<RequestId> {
@@ -66,7 +93,8 @@ impl Server for Tree {
         let ran = self.shard.complete(now, id);
         self.shard.reap(now, 2);
         while let Some(gone) = self.shard.reaped(now) {
-            for (_, id) in &mut self.tenants {
+            let holder = self.holders.get(gone.index()).copied();
+            if let Some((_, id)) = holder.and_then(|at| self.tenants.get_mut(at)) {
                 *id = id.filter(|id| *id != gone);
             }
         }

@@ -6,24 +6,24 @@ use super::{
     LevelSpec, Report, Scenario, ScenarioError, Source,
     apf::Apf,
     events::{Calendar, Event},
-    measure::{Area, Comparison, REACH_GRID_NS, Reached, SAMPLES_PER_WINDOW, Waits, nanoseconds, seconds},
+    measure::{Area, Comparison, REACH_GRID_NS, Reached, Rejected, SAMPLES_PER_WINDOW, Tally, nanoseconds, seconds},
     random::Random,
     server::{Completion, Server, Tree},
 };
 use crate::{
     Compat, Level, LevelKind, Queuing,
-    scheduler::{Arrival, RequestId, Shard, Tuning, WorkspaceClass},
+    scheduler::{Arrival, RefusedArrival, RequestId, Shard, Tuning, WorkspaceClass},
 };
 
 /// A workspace of the scenario.
 struct Tenant {
     name: String,
     class: WorkspaceClass,
+    /// Names of the groups it is in, as indices.
     groups: Vec<usize>,
     area: Area,
-    at_warmup: u128,
-    /// Per level.
-    levels: Vec<(Area, u128)>,
+    /// Per level, the exempt one last.
+    levels: Vec<Tally>,
 }
 
 /// A source, for one workspace.
@@ -54,7 +54,7 @@ struct Play<'a, S> {
     tenants: Vec<Tenant>,
     streams: Vec<Stream>,
     sent: Vec<Sent>,
-    groups: Vec<(String, Waits)>,
+    groups: Vec<String>,
     level_names: Vec<String>,
     total: Area,
     total_at_warmup: u128,
@@ -70,8 +70,8 @@ struct Play<'a, S> {
 
 /// Name of the level of exempt requests.
 const EXEMPT: &str = "exempt";
-/// A client whose request expired sends again after this.
-const AFTER_EXPIRY_NS: u64 = 1_000_000_000;
+/// A client whose request was refused or expired sends again after this.
+const AFTER_REFUSAL_NS: u64 = 1_000_000_000;
 
 /// Plays a scenario under these dials. `check` is asked after every event whether all is right.
 ///
@@ -84,10 +84,15 @@ pub fn run(scenario: &Scenario, tuning: Tuning, mut check: impl FnMut(u64, &Shar
     let specs = levels(scenario)?;
     // Each source has queues of its own.
     let flows = scenario.sources.iter().map(|s| s.flows.max(1)).sum::<u32>().max(1);
-    let queuing = Queuing { queues: flows, hand_size: 1, queue_length_limit: u32::MAX };
-    let mut profile: Vec<Level> = specs.iter().map(|spec| level(spec, LevelKind::Queue(queuing))).collect();
-    let exempt = LevelSpec { name: EXEMPT.into(), shares: 0, lendable: 0, borrow: None };
-    profile.push(level(&exempt, LevelKind::Exempt));
+    let kind = |spec: &LevelSpec| match spec.queue_length {
+        _ if spec.reject => LevelKind::Reject,
+        limit => {
+            let queue_length_limit = limit.unwrap_or(u32::MAX);
+            LevelKind::Queue(Queuing { queues: flows, hand_size: 1, queue_length_limit })
+        }
+    };
+    let mut profile: Vec<Level> = specs.iter().map(|spec| level(spec, kind(spec))).collect();
+    profile.push(level(&LevelSpec::named(EXEMPT, 0), LevelKind::Exempt));
     let mut play = Play::new(scenario, &specs, |classes| {
         let mut shard = Shard::new(scenario.seats, &profile, tuning, Compat::Upstream);
         shard.core_mut().set_known(classes.len() as u32);
@@ -133,7 +138,7 @@ impl<'a, S: Server> Play<'a, S> {
             tenants,
             streams,
             sent: Vec::new(),
-            groups: groups.into_iter().map(|name| (name, Waits::default())).collect(),
+            groups,
             level_names: names,
             total: Area::default(),
             total_at_warmup: 0,
@@ -220,8 +225,9 @@ impl<'a, S: Server> Play<'a, S> {
             Event::Answer { stream, flow } => self.send_again(now, stream, flow, 0),
             Event::End { id } => self.end(now, id),
             Event::ExemptEnd { seats } => self.server.exempt_end(now, seats),
-            Event::Expire { id } => self.unserved(now, id, AFTER_EXPIRY_NS),
-            Event::GiveUp { id } => self.unserved(now, id, 0),
+            Event::Expire { id } => self.unserved(now, id, AFTER_REFUSAL_NS, |r| &mut r.time_out),
+            Event::NowOrNever { id } => self.unserved(now, id, AFTER_REFUSAL_NS, |r| &mut r.concurrency_limit),
+            Event::GiveUp { id } => self.unserved(now, id, 0, |r| &mut r.cancelled),
             Event::Change { index, times } => self.change(now, index, times),
             Event::Wakeup => self.wakeup = None,
             Event::Sample => self.sample(now),
@@ -252,16 +258,38 @@ impl<'a, S: Server> Play<'a, S> {
         let (limit, patience) = (nanoseconds(from.source.wait_limit_s), from.source.give_up_s.map(nanoseconds));
         let queue = from.first_queue + flow % from.source.flows.max(1);
         let level = if exempt { self.level_names.len() - 1 } else { level };
-        let Some(arrival) = self.server.arrive(now, (tenant, level), queue, width, tail) else { return };
-        let id = match arrival {
-            Arrival::Exempt(seats) => {
+        if now >= self.warmup {
+            self.note(tenant, level, |tally| tally.arrived += 1);
+        }
+        let id = match self.server.arrive(now, (tenant, level), queue, width, tail) {
+            Err(refused) => {
+                if now >= self.warmup {
+                    self.note(tenant, level, |tally| match refused {
+                        RefusedArrival::QueueFull => tally.rejected.queue_full += 1,
+                        RefusedArrival::ConcurrencyLimit => tally.rejected.concurrency_limit += 1,
+                    });
+                }
+                if closed_loop {
+                    self.send_again(now, stream, flow, AFTER_REFUSAL_NS);
+                }
+                return;
+            }
+            Ok(Arrival::Exempt(seats)) => {
+                if now >= self.warmup {
+                    self.note(tenant, level, |tally| tally.started(0));
+                }
                 self.calendar.at(now + service + tail, Event::ExemptEnd { seats });
                 if closed_loop {
                     self.calendar.at(now + service, Event::Answer { stream, flow });
                 }
                 return;
             }
-            Arrival::Queued(id) | Arrival::NowOrNever(id) => id,
+            Ok(Arrival::Queued(id)) => id,
+            Ok(Arrival::NowOrNever(id)) => {
+                // Behind the dispatch of this moment.
+                self.calendar.at(now, Event::NowOrNever { id });
+                id
+            }
         };
         if self.sent.len() <= id.index() {
             self.sent.resize(id.index() + 1, Sent::default());
@@ -274,42 +302,36 @@ impl<'a, S: Server> Play<'a, S> {
         if let Some(patience) = patience {
             self.calendar.at(now + patience, Event::GiveUp { id });
         }
-        if now >= self.warmup {
-            self.note(tenant, |waits| waits.arrived += 1);
-        }
     }
 
-    fn note(&mut self, tenant: usize, what: impl Fn(&mut Waits)) {
-        let Some(tenant) = self.tenants.get(tenant) else { return };
-        for group in &tenant.groups {
-            if let Some((_, waits)) = self.groups.get_mut(*group) {
-                what(waits);
-            }
+    fn note(&mut self, tenant: usize, level: usize, what: impl FnOnce(&mut Tally)) {
+        if let Some(tally) = self.tenants.get_mut(tenant).and_then(|t| t.levels.get_mut(level)) {
+            what(tally);
         }
     }
 
     /// A request waited in vain, or has been started in the meantime: then nothing.
-    fn unserved(&mut self, now: u64, id: RequestId, pause: u64) {
+    fn unserved(&mut self, now: u64, id: RequestId, pause: u64, reason: impl FnOnce(&mut Rejected) -> &mut u64) {
         if !self.server.cancel(now, id) {
             return;
         }
         let Some(sent) = self.sent.get(id.index()).copied() else { return };
-        self.note_wait(now, sent, false);
+        self.settled(now, sent, |tally, wait| {
+            tally.waited(wait);
+            *reason(&mut tally.rejected) += 1;
+        });
         if sent.closed_loop {
             self.send_again(now, sent.stream, sent.flow, pause);
         }
     }
 
-    fn note_wait(&mut self, now: u64, sent: Sent, started: bool) {
+    /// Notes what became of a request that came after the warm-up, and how long it waited.
+    fn settled(&mut self, now: u64, sent: Sent, what: impl FnOnce(&mut Tally, u64)) {
         if sent.arrived < self.warmup {
             return;
         }
-        let Some(tenant) = self.streams.get(sent.stream).map(|s| s.tenant) else { return };
-        self.note(tenant, |waits| {
-            waits.ns.push(now - sent.arrived);
-            waits.started += u64::from(started);
-            waits.unserved += u64::from(!started);
-        });
+        let Some((tenant, level)) = self.streams.get(sent.stream).map(|s| (s.tenant, s.level)) else { return };
+        self.note(tenant, level, |tally| what(tally, now - sent.arrived));
     }
 
     fn end(&mut self, now: u64, id: RequestId) {
@@ -328,8 +350,8 @@ impl<'a, S: Server> Play<'a, S> {
         let Some(stream) = self.streams.get(sent.stream) else { return };
         if let Some(tenant) = self.tenants.get_mut(stream.tenant) {
             tenant.area.add(now, seats);
-            if let Some((area, _)) = tenant.levels.get_mut(stream.level) {
-                area.add(now, seats);
+            if let Some(tally) = tenant.levels.get_mut(stream.level) {
+                tally.area.add(now, seats);
             }
         }
     }
@@ -341,7 +363,7 @@ impl<'a, S: Server> Play<'a, S> {
                 self.decisions = (self.decisions ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
             }
             let Some(sent) = self.sent.get(id.index()).copied() else { continue };
-            self.note_wait(now, sent, true);
+            self.settled(now, sent, Tally::started);
             self.count(now, id, 1);
             let tail = if S::TIMES_TAILS { 0 } else { sent.tail };
             self.calendar.at(now + sent.service + tail, Event::End { id });
@@ -389,8 +411,7 @@ impl<'a, S: Server> Play<'a, S> {
         if now == self.warmup {
             self.total_at_warmup = self.total.at(now);
             for tenant in &mut self.tenants {
-                tenant.at_warmup = tenant.area.at(now);
-                tenant.levels.iter_mut().for_each(|(area, at_warmup)| *at_warmup = area.at(now));
+                tenant.levels.iter_mut().for_each(|tally| tally.at_warmup = tally.area.at(now));
             }
         }
         let step = nanoseconds(self.scenario.window_s) / SAMPLES_PER_WINDOW;
@@ -412,27 +433,32 @@ impl<'a, S: Server> Play<'a, S> {
 
     fn report(self) -> Report {
         let time = seconds(self.end - self.warmup);
-        let mean = |area: &Area, at_warmup: u128| (area.at(self.end) - at_warmup) as f64 / 1e9 / time;
-        let mut seats = vec![0.0; self.groups.len()];
-        let mut level_seats = BTreeMap::new();
+        let exempt = self.level_names.len() - 1;
+        let figures = |of: &[&Tenant]| {
+            let limited = of.iter().flat_map(|tenant| tenant.levels.iter().take(exempt));
+            Tally::figures(limited, self.end, time)
+        };
+        let of_group = |at: usize| -> Vec<&Tenant> { self.tenants.iter().filter(|t| t.groups.contains(&at)).collect() };
+        let groups = (0..).zip(&self.groups).map(|(at, name)| (name.clone(), figures(&of_group(at))));
+        let mut levels = BTreeMap::new();
         for tenant in &self.tenants {
-            for group in &tenant.groups {
-                if let Some(sum) = seats.get_mut(*group) {
-                    *sum += mean(&tenant.area, tenant.at_warmup);
+            for (at, (tally, level)) in (0..).zip(tenant.levels.iter().zip(&self.level_names)) {
+                if at != exempt || tally.arrived > 0 {
+                    let name = format!("{}/{level}", tenant.name);
+                    levels.insert(name, Tally::figures([tally], self.end, time));
                 }
             }
-            for ((area, at_warmup), level) in tenant.levels.iter().zip(&self.level_names) {
-                level_seats.insert(format!("{}/{level}", tenant.name), mean(area, *at_warmup));
-            }
         }
-        let groups = self.groups.into_iter().zip(seats);
+        let used = (self.total.at(self.end) - self.total_at_warmup) as f64 / 1e9;
         Report {
-            use_of_shard: mean(&self.total, self.total_at_warmup) / f64::from(self.scenario.seats),
+            use_of_shard: used / time / f64::from(self.scenario.seats),
             jain_min_window: self.comparison.jain_min(),
+            jain: self.comparison.jain(),
             lag_range_seat_s: self.comparison.lag_range(),
             reach_s: self.reached.delay(self.scenario),
-            groups: groups.map(|((name, waits), seats)| (name, waits.report(seats))).collect(),
-            level_seats,
+            groups: groups.collect(),
+            workspaces: self.tenants.iter().map(|t| (t.name.clone(), figures(&[t]))).collect(),
+            levels,
             decisions: self.decisions,
             looks: self.server.looks() as f64 / (self.started as f64).max(1.0),
         }
@@ -450,7 +476,7 @@ fn level(spec: &LevelSpec, kind: LevelKind) -> Level {
 }
 
 fn levels(scenario: &Scenario) -> Result<Vec<LevelSpec>, ScenarioError> {
-    let single = || vec![LevelSpec { name: "all".into(), shares: 1, lendable: 0, borrow: None }];
+    let single = || vec![LevelSpec::named("all", 1)];
     let mut with = scenario.workspaces.iter().filter(|w| !w.levels.is_empty());
     let Some(first) = with.next() else { return Ok(single()) };
     match with.find(|other| other.levels != first.levels) {
@@ -489,9 +515,9 @@ fn tenants(scenario: &Scenario, levels: usize) -> Result<(Vec<Tenant>, Vec<Strin
         let of: Vec<usize> = (0..).zip(&groups).filter(|(_, (_, names))| begins(names)).map(|(at, _)| at).collect();
         for copy in 0..spec.count.max(1) {
             let name = if spec.count > 1 { format!("{}{copy}", spec.name) } else { spec.name.clone() };
-            let levels = vec![(Area::default(), 0); levels];
+            let levels = vec![Tally::default(); levels];
             let groups = of.clone();
-            all.push(Tenant { name, class, groups, area: Area::default(), at_warmup: 0, levels });
+            all.push(Tenant { name, class, groups, area: Area::default(), levels });
         }
     }
     Ok((all, groups.into_iter().map(|(name, _)| name).collect()))
