@@ -44,7 +44,8 @@ pub struct Figures {
 pub struct Report {
     /// Seat-seconds used over seats × time, exempt requests not counted.
     pub use_of_shard: f64,
-    /// The smallest, over windows, of Jain's index of seat-seconds over weight. `None` without windows.
+    /// The smallest, over windows, of Jain's index of seat-seconds over weight. `None` without windows, and
+    /// when nobody is compared.
     pub jain_min_window: Option<f64>,
     /// Jain's index over the whole time.
     pub jain: Option<f64>,
@@ -167,12 +168,12 @@ impl Comparison {
 
     pub(super) fn jain_min(&self) -> Option<f64> {
         let windows = self.samples.iter().zip(self.samples.iter().skip(self.per_window)).step_by(self.per_window);
-        windows.map(|(from, to)| self.index(from, to)).reduce(f64::min)
+        windows.map(|(from, to)| self.index(from, to)).reduce(f64::min).filter(|_| !self.weights.is_empty())
     }
 
     pub(super) fn jain(&self) -> Option<f64> {
         let (first, last) = (self.samples.first()?, self.samples.last()?);
-        (self.samples.len() > 1).then(|| self.index(first, last))
+        (self.samples.len() > 1 && !self.weights.is_empty()).then(|| self.index(first, last))
     }
 
     pub(super) fn lag_range(&self) -> Option<f64> {

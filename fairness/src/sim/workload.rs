@@ -110,10 +110,10 @@ fn check(scenario: &mut Scenario, faults: &mut Faults<'_>) {
     if !(end > 0.0 && end <= MAX_S) {
         faults.add("end_s", format!("is {end} or missing; want the seconds to play, above 0, at most {MAX_S}"));
     }
-    if !(0.0..end).contains(&scenario.warmup_s) {
+    if end > 0.0 && !(0.0..end).contains(&scenario.warmup_s) {
         faults.add("warmup_s", format!("is {}; want 0 to less than end_s ({end})", scenario.warmup_s));
     }
-    if !(0.0..=end - scenario.warmup_s).contains(&scenario.window_s) {
+    if end > scenario.warmup_s && !(0.0..=end - scenario.warmup_s).contains(&scenario.window_s) {
         let rest = end - scenario.warmup_s;
         faults.add(
             "window_s",
