@@ -80,7 +80,7 @@ pub(crate) struct Simulate {
 pub(crate) enum Mode {
     /// That of this gateway
     Fairgate,
-    /// Kubernetes' own: API Priority and Fairness; not in this release
+    /// Kubernetes' own, API Priority and Fairness, with each level of each workspace as one of its levels
     Apf,
 }
 

@@ -7,11 +7,11 @@ use std::{
     path::Path,
 };
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use config::FairnessConfig;
 use fairness::{
     scheduler::Tuning,
-    sim::{Figures, Report, Scenario, run},
+    sim::{Figures, Report, Scenario, run, run_apf},
 };
 use serde_json::json;
 
@@ -25,17 +25,18 @@ const ROWS: usize = 64;
 
 /// Plays the workload and prints what everybody got.
 pub(crate) fn simulate(args: &cli::Simulate) -> Result<(), Failure> {
-    if args.mode == Mode::Apf {
-        return Err(Failure::Usage(anyhow!("--mode apf is not served by this release; want --mode fairgate")));
-    }
     let fairness = args.config.as_deref().map(FairnessConfig::load).transpose().map_err(Failure::config)?;
     for warning in fairness.iter().flat_map(|f| &f.warnings) {
         tracing::warn!("{warning}");
     }
     let mut scenario = Scenario::load(&args.workload, fairness.as_ref()).map_err(Failure::config)?;
     scenario.seed = args.seed.unwrap_or(scenario.seed);
-    let report = run(&scenario, Tuning::default(), |_, _| {}).map_err(|e| Failure::Usage(e.into()))?;
-    let json = json!({ "workload": scenario.name, "mode": "fairgate", "seed": scenario.seed, "report": report });
+    let (mode, report) = match args.mode {
+        Mode::Fairgate => ("fairgate", run(&scenario, Tuning::default(), |_, _| {})),
+        Mode::Apf => ("apf", run_apf(&scenario)),
+    };
+    let report = report.map_err(|e| Failure::Usage(e.into()))?;
+    let json = json!({ "workload": scenario.name, "mode": mode, "seed": scenario.seed, "report": report });
     let json = format!("{json:#}\n");
     let mut out = std::io::stdout().lock();
     match args.json.as_deref() {
@@ -45,7 +46,7 @@ pub(crate) fn simulate(args: &cli::Simulate) -> Result<(), Failure> {
                 std::fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))?;
             }
             let mut table = String::new();
-            render(&scenario, &report, &mut table)?;
+            render(&scenario, mode, &report, &mut table)?;
             out.write_all(table.as_bytes())?;
         }
     }
@@ -53,12 +54,9 @@ pub(crate) fn simulate(args: &cli::Simulate) -> Result<(), Failure> {
 }
 
 /// The report for people.
-fn render(scenario: &Scenario, report: &Report, to: &mut String) -> fmt::Result {
+fn render(scenario: &Scenario, mode: &str, report: &Report, to: &mut String) -> fmt::Result {
     let Scenario { name, seats, end_s, warmup_s, seed, .. } = scenario;
-    writeln!(
-        to,
-        "workload {name}: {seats} seats, {end_s} s of which {warmup_s} s warm-up, mode fairgate, seed {seed}"
-    )?;
+    writeln!(to, "workload {name}: {seats} seats, {end_s} s of which {warmup_s} s warm-up, mode {mode}, seed {seed}")?;
     write!(to, "use of the shard {:.1} %", report.use_of_shard * 100.0)?;
     let figures = [
         ("Jain's index", report.jain),
