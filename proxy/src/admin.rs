@@ -4,14 +4,19 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use apiserver_api::{Reason, Status};
 use http::{Method, Request, Response, StatusCode};
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::{body::Incoming, server::conn::http1};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::{
     net::TcpListener,
     sync::{Semaphore, watch},
     time::{interval, timeout},
 };
+use tower::{Layer, service_fn};
+use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{
     Body,
@@ -56,6 +61,7 @@ pub(crate) async fn run(
                 let response = respond(&core, &workers, &metrics, &request);
                 async move { Ok::<_, Infallible>(response) }
             });
+            let service = TowerToHyperService::new(CatchPanicLayer::new().layer(service));
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
             let _ = timeout(LIFE_MAX, builder.serve_connection(TokioIo::new(socket), service)).await;
