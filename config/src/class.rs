@@ -27,8 +27,10 @@ pub struct WorkspaceClass {
     pub lendable_percent: u32,
     /// Per cent of its seats that a workspace may use on top; `None`: no limit.
     pub borrowing_limit_percent: Option<u32>,
-    /// Second line of defence.
+    /// Second line of defence: for each workspace as a whole.
     pub rate_limit: Option<RateLimit>,
+    /// The same for each user of each workspace (`rateLimit.perUser`).
+    pub user_rate_limit: Option<RateLimit>,
 }
 
 impl WorkspaceClass {
@@ -123,6 +125,14 @@ struct RawMatch {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct RawRateLimit {
+    requests_per_second: Option<u32>,
+    burst: Option<u32>,
+    per_user: Option<RawUserRateLimit>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RawUserRateLimit {
     requests_per_second: u32,
     burst: Option<u32>,
 }
@@ -167,7 +177,7 @@ pub(crate) fn check(raw: RawClass, faults: &mut Faults<'_>) -> Option<WorkspaceC
     let borrowing = spec.borrowing_limit_percent;
     let borrowing_limit_percent =
         borrowing.map(|percent| at_most(MAX_NUMBER, percent, "borrowingLimitPercent", faults));
-    let rate_limit = spec.rate_limit.map(|limit| check_rate_limit(&limit, faults));
+    let (rate_limit, user_rate_limit) = spec.rate_limit.map_or((None, None), |raw| check_rate_limits(&raw, faults));
     Some(WorkspaceClass {
         name: raw.metadata.name,
         paths,
@@ -176,6 +186,7 @@ pub(crate) fn check(raw: RawClass, faults: &mut Faults<'_>) -> Option<WorkspaceC
         lendable_percent,
         borrowing_limit_percent,
         rate_limit,
+        user_rate_limit,
     })
 }
 
@@ -195,12 +206,21 @@ fn check_labels(labels: &BTreeMap<String, String>, faults: &mut Faults<'_>) {
     }
 }
 
-fn check_rate_limit(raw: &RawRateLimit, faults: &mut Faults<'_>) -> RateLimit {
-    let limit =
-        RateLimit { requests_per_second: raw.requests_per_second, burst: raw.burst.unwrap_or(raw.requests_per_second) };
+/// The limit of the whole workspace may be left out beside one of its users.
+fn check_rate_limits(raw: &RawRateLimit, faults: &mut Faults<'_>) -> (Option<RateLimit>, Option<RateLimit>) {
+    let is_whole = raw.requests_per_second.is_some() || raw.burst.is_some() || raw.per_user.is_none();
+    let rate = raw.requests_per_second.unwrap_or_default();
+    let whole = is_whole.then(|| check_rate_limit("spec.rateLimit", rate, raw.burst, faults));
+    let user = raw.per_user.as_ref();
+    let user = user.map(|raw| check_rate_limit("spec.rateLimit.perUser", raw.requests_per_second, raw.burst, faults));
+    (whole, user)
+}
+
+fn check_rate_limit(field: &str, rate: u32, burst: Option<u32>, faults: &mut Faults<'_>) -> RateLimit {
+    let limit = RateLimit { requests_per_second: rate, burst: burst.unwrap_or(rate) };
     for (key, value) in [("requestsPerSecond", limit.requests_per_second), ("burst", limit.burst)] {
         if !(1..=MAX_NUMBER).contains(&value) {
-            faults.add(format!("spec.rateLimit.{key}"), format!("is {value}; want 1 to {MAX_NUMBER}"));
+            faults.add(format!("{field}.{key}"), format!("is {value}; want 1 to {MAX_NUMBER}"));
         }
     }
     limit

@@ -2,10 +2,11 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use apiserver_api::flowcontrol::{FlowSchema, GROUP, PriorityLevelConfiguration, Version, bootstrap};
+use sha2::{Digest, Sha256};
 
 use crate::{
     class::{self, RawClass, WorkspaceClass},
@@ -28,9 +29,29 @@ pub struct FairnessConfig {
     pub priority_levels: Vec<PriorityLevelConfiguration>,
     /// Names are unique; the first that matches a workspace counts.
     pub classes: Vec<WorkspaceClass>,
+    /// What it was read from; `None` for the defaults.
+    pub source: Option<Source>,
     /// What is odd but no fault, one line each: FlowSchemas that name no known level. As upstream, these
     /// match nothing until the level is there.
     pub warnings: Vec<String>,
+}
+
+/// The content of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// The file.
+    pub file: PathBuf,
+    /// SHA-256 of its content in lower-case hexadecimal, as `sha256sum` prints it.
+    pub sha256: String,
+}
+
+impl Source {
+    /// Names a text as the content of a file.
+    pub fn new(file: &Path, text: &str) -> Self {
+        let digest = Sha256::digest(text.as_bytes());
+        let sha256 = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        Self { file: file.to_owned(), sha256 }
+    }
 }
 
 impl Default for FairnessConfig {
@@ -39,6 +60,7 @@ impl Default for FairnessConfig {
             flow_schemas: bootstrap::flow_schemas(),
             priority_levels: bootstrap::priority_levels(),
             classes: Vec::new(),
+            source: None,
             warnings: Vec::new(),
         }
     }
@@ -50,7 +72,15 @@ impl FairnessConfig {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        Self::parse(&document::read(path)?, path)
+        Self::parse(&Self::read(path)?, path)
+    }
+
+    /// Reads a file as text, for [`FairnessConfig::parse`].
+    ///
+    /// # Errors
+    /// It cannot be read, is too large or no UTF-8.
+    pub fn read(path: &Path) -> Result<String, ConfigError> {
+        document::read(path)
     }
 
     /// Checks a text as the content of the file at `path`, which is not read.
@@ -63,7 +93,11 @@ impl FairnessConfig {
         for document in documents {
             reader.document(document);
         }
-        if reader.faults.is_empty() { Ok(reader.finish(path)) } else { Err(ConfigError::new(path, reader.faults)) }
+        if reader.faults.is_empty() {
+            Ok(reader.finish(Source::new(path, text)))
+        } else {
+            Err(ConfigError::new(path, reader.faults))
+        }
     }
 }
 
@@ -197,10 +231,10 @@ impl FileReader {
         }
     }
 
-    fn finish(self, path: &Path) -> FairnessConfig {
+    fn finish(self, source: Source) -> FairnessConfig {
         let default = FairnessConfig::default();
         if self.flow_schemas.is_empty() && self.priority_levels.is_empty() {
-            return FairnessConfig { classes: self.classes, ..default };
+            return FairnessConfig { classes: self.classes, source: Some(source), ..default };
         }
         let mandatory = |name: &str| matches!(name, "exempt" | "catch-all");
         let mut priority_levels = self.priority_levels;
@@ -212,7 +246,7 @@ impl FileReader {
         }
         let dangling = |(schema, position): &(FlowSchema, Position)| {
             let (name, level) = (&schema.metadata.name, &schema.spec.priority_level_configuration.name);
-            let place = format!("{}:{position}: spec.priorityLevelConfiguration.name", path.display());
+            let place = format!("{}:{position}: spec.priorityLevelConfiguration.name", source.file.display());
             (!levels.contains(level)).then(|| {
                 format!("{place}: FlowSchema {name:?} names the level {level:?}, which is not in the file; it matches nothing")
             })
@@ -224,7 +258,7 @@ impl FileReader {
                 flow_schemas.push(schema);
             }
         }
-        FairnessConfig { flow_schemas, priority_levels, classes: self.classes, warnings }
+        FairnessConfig { flow_schemas, priority_levels, classes: self.classes, source: Some(source), warnings }
     }
 }
 

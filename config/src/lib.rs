@@ -15,7 +15,7 @@ mod read;
 
 pub use self::{
     class::{PathPattern, RateLimit, Weight, WorkspaceClass},
-    fairness::FairnessConfig,
+    fairness::{FairnessConfig, Source},
     fault::{ConfigError, Fault, Faults, Position},
     file::File,
     gateway::{Admin, Authentication, Fairness, GatewayConfig, Listen, ListenTls, Observers, Shard, ShardTls},

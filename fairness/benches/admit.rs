@@ -50,14 +50,14 @@ fn uncontended(c: &mut Criterion) {
     let profile = Arc::new(Profile::bootstrap());
     let level = profile.levels().iter().position(|l| &*l.name == "workload-low").expect("a bootstrap level") as u16;
     let schema = profile.flow_schemas().iter().position(|f| f.level == level).expect("it has a FlowSchema") as u16;
-    let gate = Gate::new(GateOptions { seats: 600, profile, clock: Arc::new(Ticks::default()) });
+    let gate = Gate::new(GateOptions { seats: 600, profile: profile.clone(), clock: Arc::new(Ticks::default()) });
     let names: Vec<ClusterName> = (0..100).map(|n| format!("w{n}").parse().expect("a legal name")).collect();
     let mut n = 0_usize;
     let mut one = || {
         n += 1;
         let class = Classified { flow_schema: schema, level, flow: (n % 7) as u64 };
         let workspace = names.get(n % names.len());
-        let request = Request { workspace, class, cost: ONE_SEAT, received_ns: 0, timeout: None };
+        let request = Request { workspace, profile: &profile, class, cost: ONE_SEAT, received_ns: 0, timeout: None };
         match gate.admit(&request) {
             Admission::Run(permit) => drop(black_box(permit)),
             other => panic!("nothing is contended: {other:?}"),

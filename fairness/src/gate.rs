@@ -94,7 +94,10 @@ pub struct Request<'a> {
     /// The workspace's logical cluster; `None` for `/clusters/*`, system clusters and requests without a
     /// cluster (the platform level), see also [`Gate::admit_unknown`].
     pub workspace: Option<&'a ClusterName>,
-    /// What [`Profile::classify`] said.
+    /// Whose indices `class` has. If another profile has come into force since, the request goes to the level of
+    /// the same name there, or to `catch-all`.
+    pub profile: &'a Profile,
+    /// What [`Profile::classify`] of `profile` said.
     pub class: Classified,
     /// What [`price`](crate::pricing::price) said.
     pub cost: Cost,
@@ -188,6 +191,13 @@ impl Gate {
         }
     }
 
+    /// Asks again what every workspace is given that has a node; for when the operator changed the classes. The
+    /// lock is free between any two of them.
+    pub fn reclassify_workspaces(&self) {
+        let names = self.lock().names();
+        names.iter().for_each(|name| self.reclassify_workspace(name));
+    }
+
     /// Asks again what a workspace is given; for when the operator changed its class.
     pub fn reclassify_workspace(&self, workspace: &ClusterName) {
         let now = self.clock.now_ns();
@@ -207,9 +217,9 @@ impl Gate {
         self.with(|state, _| state.shard.core_mut().set_known(workspaces));
     }
 
-    /// Puts another profile in force. Who waits in a level that is gone is served there under its old dials.
-    ///
-    /// Requests must be classified by the profile that is in force, [`Gate::profile`].
+    /// Puts another profile in force. Who waits in a level that is gone is served there under its old dials; who
+    /// waits in one that stays keeps its place. Requests that were classified by the old profile and come later
+    /// are served by the new one, see [`Request::profile`].
     pub fn set_profile(&self, profile: Arc<Profile>) {
         let now = self.clock.now_ns();
         self.with(|state, wakes| state.set_profile(now, profile, wakes));

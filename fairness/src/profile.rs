@@ -118,6 +118,12 @@ impl Profile {
         &self.flow_schemas
     }
 
+    /// Index of the level of this name.
+    pub fn level_named(&self, name: &str) -> Option<u16> {
+        // `compile` bounds the number of levels, so the index fits.
+        self.levels.binary_search_by(|level| (*level.name).cmp(name)).ok().map(|at| at as u16)
+    }
+
     /// Index of the level `catch-all`.
     pub fn catch_all_level(&self) -> u16 {
         self.flow_schemas.get(usize::from(self.catch_all)).map_or(0, |schema| schema.level)

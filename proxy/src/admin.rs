@@ -24,7 +24,7 @@ use crate::{
     exposition,
     gateway::Phase,
     recent::SWEEP,
-    refusal::{answer, text},
+    refusal::{answer, json, text},
     worker::Worker,
 };
 
@@ -84,9 +84,16 @@ fn respond(
         "/readyz" if core.is_ready() => text(StatusCode::OK, "ok"),
         "/readyz" => text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
         "/metrics" => text(StatusCode::OK, exposition::render(core, workers, metrics)),
+        "/configz" => configz(core),
         path => answer(&Status::new(
             Reason::NotFound,
-            format!("no such path: {path}; there are /metrics, /livez, /readyz, /healthz"),
+            format!("no such path: {path}; there are /metrics, /configz, /livez, /readyz, /healthz"),
         )),
     }
+}
+
+/// Which fairness configuration is in force, and why the latest one is not.
+fn configz(core: &Core) -> Response<Body> {
+    let fairness = core.fairness.as_ref().map(crate::rules::Fairness::status);
+    json(StatusCode::OK, &serde_json::json!({ "fairness": fairness }))
 }

@@ -1,6 +1,6 @@
 //! Classify, price, admit: whether a request runs now, later or not at all.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use apiserver_api::{ClusterName, Reason, RequestInfo, Status, UserInfo, Verb, list_options::request_timeout};
 use fairness::{Admission, Classified, Clock, Cost, Counts, LevelKind, Permit, Rejection, Request, WatchGuard};
@@ -11,10 +11,10 @@ use crate::{
     metrics::Metrics,
     refusal::temporary,
     route::Route,
+    rules::Rules,
 };
 
 /// What the door has to know of a request once its path has been read.
-#[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) kind: Kind,
     /// `None` when it bypasses fairness.
@@ -36,9 +36,9 @@ pub(crate) enum Kind {
     LongRunning,
 }
 
-/// Level and price.
-#[derive(Clone, Copy, Debug)]
+/// Level and price, and what they were read from.
 pub(crate) struct Ticket {
+    pub(crate) rules: Arc<Rules>,
     pub(crate) class: Classified,
     cost: Cost,
 }
@@ -64,18 +64,20 @@ pub(crate) fn plan(
     };
     let timeout = if kind == Kind::Plain { request_timeout(query)? } else { None };
     let mut plan = Plan { kind, ticket: None, timeout, watch: None };
-    let (Some(profile), Some(entry)) = (&core.profile, core.shards.get(route.shard)) else { return Ok(plan) };
+    let (Some(fairness), Some(entry)) = (&core.fairness, core.shards.get(route.shard)) else { return Ok(plan) };
     if kind == Kind::LongRunning {
         return Ok(plan);
     }
+    let rules = fairness.rules();
+    let profile = &rules.profile;
     let workspace = route.workspace.as_ref();
     let (class, watches) = match workspace {
         Some(name) => (profile.classify(name, user, &info), core.watches.interested(name, &info)),
         None => (profile.classify_shared("", user, &info), 0),
     };
-    let ceiling = entry.seats_max.get(usize::from(class.level)).copied().unwrap_or(0);
+    let ceiling = rules.seats_max(route.shard, class.level);
     let cost = entry.pricing.price(&info, counts(entry, workspace, &info), watches, ceiling);
-    plan.ticket = Some(Ticket { class, cost });
+    plan.ticket = Some(Ticket { rules, class, cost });
     if kind == Kind::Watch && (workspace.is_some() || route.is_wildcard) {
         let guard = core
             .watches
@@ -108,21 +110,26 @@ fn counts(entry: &Entry, workspace: Option<&ClusterName>, info: &RequestInfo<'_>
 pub(crate) async fn admit(
     core: &Core,
     route: &Route,
+    user: &UserInfo,
     plan: &Plan,
     received_ns: u64,
 ) -> Result<Option<Permit>, Rejection> {
-    let (Some(gate), Some(ticket)) = (core.shards.get(route.shard).and_then(|s| s.gate.as_ref()), plan.ticket) else {
-        return Ok(None);
-    };
-    let Ticket { class, cost } = ticket;
+    let gate = core.shards.get(route.shard).and_then(|s| s.gate.as_ref());
+    let (Some(gate), Some(ticket)) = (gate, &plan.ticket) else { return Ok(None) };
+    let Ticket { rules, class, cost } = ticket;
+    let profile = &*rules.profile;
     let workspace = route.workspace.as_ref();
-    if let (Some(rates), Some(name), Some(profile)) = (&core.rates, workspace, &core.profile) {
+    if let (Some(rates), Some(name)) = (&rules.rates, workspace) {
         let level = profile.levels().get(usize::from(class.level));
         if level.is_none_or(|level| level.kind != LevelKind::Exempt) {
-            rates.check(name)?;
+            rates.check(name, &user.name).map_err(|(limit, rejection)| {
+                core.metrics.rate_limited(limit);
+                rejection
+            })?;
         }
     }
-    match gate.admit(&Request { workspace, class, cost, received_ns, timeout: plan.timeout }) {
+    let (class, cost, timeout) = (*class, *cost, plan.timeout);
+    match gate.admit(&Request { workspace, profile, class, cost, received_ns, timeout }) {
         Admission::Run(permit) => Ok(Some(permit)),
         Admission::Reject(rejection) => Err(rejection),
         Admission::Wait(waiting) => {

@@ -6,13 +6,13 @@ use std::sync::{
 };
 
 use apiserver_api::{ClusterName, UserInfo, user::GROUP_MASTERS};
-use fairness::{Gate, PricingOptions, Profile, WatchTracker};
+use config::FairnessConfig;
+use fairness::{Gate, PricingOptions, WatchTracker};
 use observers::{Observers, WorkspaceEvent};
 use tokio::sync::mpsc;
 
 use crate::{
-    Limits, clock::WallClock, identity::Identity, index::Index, metrics::Metrics, rates::Rates, uids::UidHeaders,
-    upstream::Shard,
+    Limits, clock::WallClock, identity::Identity, index::Index, metrics::Metrics, rules::Fairness, upstream::Shard,
 };
 
 /// The gateway's shared state. On the path of a request the scheduler of the shard is locked, and for one look-up each
@@ -32,11 +32,8 @@ pub(crate) struct Core {
     /// Requests that wait for the index to learn of their workspace.
     pub(crate) lookups: AtomicUsize,
     /// `None` = fairness is off.
-    pub(crate) profile: Option<Arc<Profile>>,
+    pub(crate) fairness: Option<Fairness>,
     pub(crate) watches: Arc<WatchTracker>,
-    pub(crate) uids: UidHeaders,
-    /// `None` when no class limits the rate.
-    pub(crate) rates: Option<Rates>,
     pub(crate) metrics: Metrics,
     pub(crate) draining: AtomicBool,
     /// See [`crate::GatewayOptions::healthy`].
@@ -49,8 +46,6 @@ pub(crate) struct Entry {
     /// `None` = fairness is off.
     pub(crate) gate: Option<Arc<Gate>>,
     pub(crate) pricing: PricingOptions,
-    /// Ceiling of the width of one request, by level (apf.md 6.2).
-    pub(crate) seats_max: Box<[u32]>,
     /// The object counts of its workspaces.
     pub(crate) observers: Option<Observers>,
     /// Tells the observers which workspaces there are.
@@ -71,18 +66,44 @@ impl Core {
     /// A workspace is gone from all shards.
     pub(crate) fn forget_workspace(&self, workspace: &ClusterName) {
         self.watches.forget_workspace(workspace);
-        if let Some(rates) = &self.rates {
+        self.forget_rates(workspace);
+        if let Some(fairness) = &self.fairness {
+            fairness.rules().uids.forget(workspace);
+        }
+    }
+
+    /// A workspace is gone, or its class may be another.
+    pub(crate) fn forget_rates(&self, workspace: &ClusterName) {
+        if let Some(rates) = self.fairness.as_ref().and_then(|f| f.rules().rates.clone()) {
             rates.forget(workspace);
         }
-        self.uids.forget(workspace);
+    }
+
+    /// Puts another fairness configuration in force. Without effect when fairness is off.
+    pub(crate) fn reload_fairness(&self, config: &FairnessConfig) {
+        let Some(fairness) = &self.fairness else { return };
+        let gates = || self.shards.iter().zip(0..).filter_map(|(entry, shard)| Some((entry.gate.as_ref()?, shard)));
+        fairness.replace(config, &self.index, |rules, classes_changed| {
+            gates().for_each(|(gate, _)| gate.set_profile(rules.profile.clone()));
+            if !classes_changed {
+                return;
+            }
+            for (gate, shard) in gates() {
+                gate.reclassify_workspaces();
+                // Those with seats of their own have them before their first request.
+                self.index.names_on(shard).iter().for_each(|name| gate.declare_workspace(name));
+            }
+        });
+        self.metrics.config_reloaded("applied");
     }
 
     /// Drops what is kept for workspaces that nobody asks for any more. Called every [`SWEEP`](crate::recent::SWEEP).
     pub(crate) fn sweep(&self) {
-        if let Some(rates) = &self.rates {
+        let Some(rules) = self.fairness.as_ref().map(Fairness::rules) else { return };
+        rules.uids.sweep();
+        if let Some(rates) = &rules.rates {
             rates.sweep();
         }
-        self.uids.sweep();
     }
 
     pub(crate) fn anonymous(allowed: bool, drop: &[String]) -> Option<Arc<Identity>> {

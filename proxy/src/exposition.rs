@@ -27,6 +27,9 @@ pub(crate) fn render(core: &Core, workers: &[Arc<Worker>], metrics: &PrometheusH
     out.one("fairgate_connections", sum(|w| w.connections.load(Relaxed)));
     out.one("fairgate_index_ready", u8::from(core.index.is_ready()));
     out.one("fairgate_index_clusters", core.index.len());
+    if let Some(fairness) = &core.fairness {
+        out.one("fairgate_config_generation", fairness.status().generation);
+    }
     shards(&mut out, core);
     levels(&mut out, core);
     workspaces(&mut out, core);
@@ -101,7 +104,7 @@ const LEVELS: [Column<LevelLimits>; 4] = [
 fn levels(out: &mut Text, core: &Core) {
     let stats: Vec<_> = core.shards.iter().filter_map(|s| s.gate.as_ref()).map(|g| g.level_stats()).collect();
     let mut flows: BTreeMap<_, FlowStats> = BTreeMap::new();
-    for flow in stats.iter().flat_map(|s| &s.flows).filter(|f| !f.level.is_empty()) {
+    for flow in stats.iter().flat_map(|s| &s.flows).filter(|f| is_shown(f)) {
         let key = (flow.level.clone(), flow.flow_schema.clone());
         flows.entry(key).and_modify(|sum| add(sum, flow)).or_insert_with(|| flow.clone());
     }
@@ -130,6 +133,11 @@ fn levels(out: &mut Text, core: &Core) {
         out.head(&name, kind);
         sums.iter().for_each(|(level, sum)| out.value(&name, &[("priority_level", level)], sum));
     }
+}
+
+/// What is no longer in force is shown until its last request has ended.
+fn is_shown(flow: &FlowStats) -> bool {
+    !flow.level.is_empty() && (flow.in_force || flow.waiting_requests + flow.executing_seats > 0)
 }
 
 fn waits(out: &mut Text, flows: &[FlowStats]) {

@@ -10,7 +10,8 @@ use std::{
     time::Duration,
 };
 
-use fairness::{Compat, Gate, GateOptions, PricingOptions, Profile, WatchOptions, WatchTracker};
+use config::{ConfigError, FairnessConfig};
+use fairness::{Gate, GateOptions, PricingOptions, WatchOptions, WatchTracker};
 use tokio::{
     net::{TcpListener, TcpStream},
     runtime,
@@ -20,7 +21,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
-    Directory, GatewayOptions, StartError, admin, classes,
+    Directory, GatewayOptions, StartError, admin,
     clock::WallClock,
     connection,
     core::{Core, Entry},
@@ -29,8 +30,7 @@ use crate::{
         feed::{Feed, Kind},
     },
     metrics::Metrics,
-    rates::Rates,
-    uids::UidHeaders,
+    rules::Fairness,
     upstream::Shard,
     worker::Worker,
 };
@@ -149,6 +149,22 @@ impl Gateway {
         }
     }
 
+    /// Puts another fairness configuration in force, all of it at once. Running requests keep their seats; who waits
+    /// keeps its place, and is served by the level's new dials, or by its old ones if the level is gone. Without
+    /// effect when the gateway was started without fairness.
+    ///
+    /// O(workspaces × levels) on the calling thread; requests are served meanwhile.
+    pub fn reload_fairness(&self, config: &FairnessConfig) {
+        self.core.reload_fairness(config);
+    }
+
+    /// Counts and shows why a configuration was not put in force. Nothing else changes.
+    pub fn refuse_fairness(&self, error: &ConfigError) {
+        let Some(fairness) = &self.core.fairness else { return };
+        fairness.refused(error.to_string().lines().map(str::to_owned).collect());
+        self.core.metrics.config_reloaded("refused");
+    }
+
     /// Readiness goes down, no connection is accepted any more, running requests finish, watches end one by one, idle
     /// and silent connections are closed. What is not done after `grace` is cut off. Then it returns.
     ///
@@ -187,26 +203,19 @@ pub(crate) fn build(options: &GatewayOptions, workers: usize) -> Result<Core, St
     }
     let clock = Arc::new(WallClock::new());
     let index = Arc::new(Index::new(options.directory, options.shards.len()));
-    let profile = options.fairness.as_ref().map(|config| {
-        // Workspaces inherit the operator's objects; no two of them see the same UIDs.
-        let profile = Profile::compile(&config.flow_schemas, &config.priority_levels).inherited();
-        profile.problems().iter().for_each(|problem| tracing::warn!("fairness: {problem}"));
-        Arc::new(profile)
-    });
-    let policy = options.fairness.as_ref().map(|config| classes::policy(config, &index));
+    let fairness = options.fairness.as_ref().map(|config| Fairness::new(config, &options.shards, &index));
     let entry = |shard: &crate::ShardOptions| {
-        let gate = profile.clone().zip(policy.clone()).map(|(profile, policy)| {
-            Gate::with_policy(GateOptions { seats: shard.seats, profile, clock: clock.clone() }, policy)
+        let gate = fairness.as_ref().map(|fairness| {
+            let profile = fairness.rules().profile.clone();
+            let options = GateOptions { seats: shard.seats, profile, clock: clock.clone() };
+            Gate::with_policy(options, fairness.policy(&index))
         });
-        let levels = profile.as_ref().map_or(&[][..], |p| p.levels());
-        let limits = fairness::levels::limits(shard.seats, levels, Compat::Fairgate);
         let (observers, feed) = shard.observers.clone().unzip();
         Ok(Entry {
             // One more pool than workers: for the gateway's own requests.
             shard: Shard::new(shard, &options.limits, workers + 1)?,
             gate,
             pricing: PricingOptions::for_shard(shard.seats),
-            seats_max: limits.iter().map(|l| l.max_seats).collect(),
             observers,
             feed,
         })
@@ -219,12 +228,10 @@ pub(crate) fn build(options: &GatewayOptions, workers: usize) -> Result<Core, St
         drop_groups,
         limits: options.limits,
         platform: options.shards.iter().position(|s| s.name == "root").unwrap_or(0),
-        rates: Rates::new(options.fairness.as_ref(), &index),
         index,
         lookups: AtomicUsize::new(0),
         shards,
-        profile,
-        uids: UidHeaders::default(),
+        fairness,
         watches: WatchTracker::new(WatchOptions::default()),
         metrics: Metrics::new(),
         draining: AtomicBool::new(false),

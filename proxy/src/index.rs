@@ -219,6 +219,12 @@ impl Index {
         self.shards.get(shard).map_or(0, |s| s.clusters.load(Relaxed))
     }
 
+    /// The clusters that a shard holds.
+    pub(crate) fn names_on(&self, shard: usize) -> Vec<ClusterName> {
+        let held = |claims: &[Claim]| claims.iter().any(|c| c.shard == shard);
+        self.clusters.iter().filter(|e| held(e)).map(|e| e.key().clone()).collect()
+    }
+
     /// A shard holds a cluster.
     pub(crate) fn put_cluster(&self, shard: usize, name: &ClusterName, cluster: Cluster) -> News {
         let mut claims = self.clusters.entry(name.clone()).or_default();

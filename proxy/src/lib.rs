@@ -17,7 +17,6 @@
 mod admin;
 mod admission;
 mod body;
-mod classes;
 mod clock;
 mod connection;
 mod core;
@@ -38,6 +37,7 @@ mod recent;
 mod refusal;
 mod reply;
 mod route;
+mod rules;
 mod serve;
 mod uids;
 mod upstream;

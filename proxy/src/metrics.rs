@@ -60,6 +60,20 @@ impl Metrics {
         });
     }
 
+    /// Counts a request that exceeded the rate of its `limit`: that of the user or of the workspace.
+    pub(crate) fn rate_limited(&self, limit: &'static str) {
+        with_local_recorder(&self.recorder, || {
+            counter!("fairgate_rate_limited_requests_total", "limit" => limit).increment(1);
+        });
+    }
+
+    /// Counts a new content of the fairness file, `applied` or `refused`.
+    pub(crate) fn config_reloaded(&self, outcome: &'static str) {
+        with_local_recorder(&self.recorder, || {
+            counter!("fairgate_config_reloads_total", "outcome" => outcome).increment(1);
+        });
+    }
+
     /// Counts a request that a shard did not answer.
     pub(crate) fn shard_failed(&self, shard: &str, why: &'static str) {
         with_local_recorder(&self.recorder, || {

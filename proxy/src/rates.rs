@@ -1,59 +1,105 @@
-//! The second line of defence of a workspace class: so many requests per second for each of its workspaces.
+//! The second line of defence of a workspace class: so many requests per second for each of its workspaces, and for
+//! each user of each of them.
 //!
 //! Limits are made on a workspace's first request, and dropped with it or when they have filled up unused. Exempt
-//! requests are not counted. Who comes when all places are taken is limited by fairness alone.
+//! requests are not counted, and what a user's limit refuses does not count for the workspace. Who comes when all
+//! places are taken is limited by fairness alone.
+//!
+//! # Memory
+//! In each workspace at most twice [`USERS_MAX`] users of any name, 100 bytes each.
 
-use std::{num::NonZeroU32, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, RandomState},
+    num::NonZeroU32,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use apiserver_api::ClusterName;
-use config::{FairnessConfig, RateLimit, WorkspaceClass};
+use config::{RateLimit, WorkspaceClass};
 use fairness::Rejection;
 use governor::{
-    DefaultDirectRateLimiter, Quota, RateLimiter,
+    DefaultDirectRateLimiter, NotUntil, Quota, RateLimiter,
     clock::{Clock, DefaultClock},
 };
 
 use crate::{index::Index, recent::Recent};
 
+/// Users of one workspace that are remembered for certain; of twice as many, those that came last.
+const USERS_MAX: usize = 512;
 /// The longest `Retry-After`, as for refusals of a full queue.
 const RETRY_SECONDS_MAX: u32 = 32;
 
 pub(crate) struct Rates {
-    classes: Box<[WorkspaceClass]>,
+    classes: Arc<[WorkspaceClass]>,
     index: Arc<Index>,
     /// `None` for a workspace without a limit.
-    limiters: Recent<Option<DefaultDirectRateLimiter>>,
+    limiters: Recent<Option<Limiter>>,
     clock: DefaultClock,
+    hasher: RandomState,
 }
+
+struct Limiter {
+    whole: Option<DefaultDirectRateLimiter>,
+    users: Option<Users>,
+}
+
+/// Two generations: a full one becomes the old one, and what nobody asked for since is forgotten. A forgotten user has
+/// its burst again; that takes more other users than a workspace has, who are limited as a whole by `whole`.
+struct Users {
+    quota: Quota,
+    /// By hash of the name, so that long names cost nothing; the hash has a secret key.
+    generations: Mutex<[HashMap<u64, DefaultDirectRateLimiter>; 2]>,
+}
+
+type TooEarly = NotUntil<<DefaultClock as Clock>::Instant>;
+
+/// Which limit a request exceeded, and the answer.
+pub(crate) type Exceeded = (&'static str, Rejection);
 
 impl Rates {
     /// `None` if no class has a limit.
-    pub(crate) fn new(config: Option<&FairnessConfig>, index: &Arc<Index>) -> Option<Self> {
-        let classes: Box<[_]> = config?.classes.as_slice().into();
-        classes.iter().any(|class| class.rate_limit.is_some()).then(|| Self {
-            limiters: Recent::new(classes.iter().filter_map(|c| c.rate_limit).map(refill).max().unwrap_or_default()),
+    pub(crate) fn new(classes: Arc<[WorkspaceClass]>, index: &Arc<Index>) -> Option<Self> {
+        let limits = |class: &WorkspaceClass| [class.rate_limit, class.user_rate_limit].into_iter().flatten();
+        let keep = classes.iter().flat_map(limits).map(refill).max()?;
+        Some(Self {
+            limiters: Recent::new(keep),
             classes,
             index: index.clone(),
             clock: DefaultClock::default(),
+            hasher: RandomState::new(),
         })
     }
 
     /// Counts one request.
-    pub(crate) fn check(&self, workspace: &ClusterName) -> Result<(), Rejection> {
-        let check = |limiter: &Option<_>| limiter.as_ref().map_or(Ok(()), RateLimiter::check);
+    pub(crate) fn check(&self, workspace: &ClusterName, user: &str) -> Result<(), Exceeded> {
+        let check = |limiter: &Option<Limiter>| limiter.as_ref().map_or(Ok(()), |limiter| self.count(limiter, user));
         let known = self.limiters.read(workspace, check);
         let checked = known.or_else(|| self.limiters.write(workspace, || self.limiter(workspace), |l| check(l)));
-        let Some(Err(not_until)) = checked else { return Ok(()) };
-        let seconds = not_until.wait_time_from(self.clock.now()).as_secs_f64().ceil();
-        Err(Rejection { reason: "rate-limit", retry_after: (seconds as u32).clamp(1, RETRY_SECONDS_MAX) })
+        checked.unwrap_or(Ok(()))
     }
 
-    fn limiter(&self, workspace: &ClusterName) -> Option<DefaultDirectRateLimiter> {
+    fn count(&self, limiter: &Limiter, user: &str) -> Result<(), Exceeded> {
+        if let Some(users) = &limiter.users {
+            let checked = users.check(self.hasher.hash_one(user));
+            checked.map_err(|not_until| ("user", self.rejection(&not_until)))?;
+        }
+        let checked = limiter.whole.as_ref().map_or(Ok(()), RateLimiter::check);
+        checked.map_err(|not_until| ("workspace", self.rejection(&not_until)))
+    }
+
+    fn rejection(&self, not_until: &TooEarly) -> Rejection {
+        let seconds = not_until.wait_time_from(self.clock.now()).as_secs_f64().ceil();
+        Rejection { reason: "rate-limit", retry_after: (seconds as u32).clamp(1, RETRY_SECONDS_MAX) }
+    }
+
+    fn limiter(&self, workspace: &ClusterName) -> Option<Limiter> {
         let (path, labels) = self.index.describe(workspace);
         let class = self.classes.iter().find(|class| class.matches(&path, &labels))?;
-        let RateLimit { requests_per_second, burst } = class.rate_limit?;
-        let quota = Quota::per_second(NonZeroU32::new(requests_per_second)?).allow_burst(NonZeroU32::new(burst)?);
-        Some(RateLimiter::direct(quota))
+        let whole = class.rate_limit.and_then(quota).map(RateLimiter::direct);
+        let users = class.user_rate_limit.and_then(quota).map(Users::new);
+        (whole.is_some() || users.is_some()).then_some(Limiter { whole, users })
     }
 
     /// The workspace is gone, or its class may be another.
@@ -70,4 +116,49 @@ impl Rates {
 /// Until an empty limit is full again: to forget it sooner would give the burst away twice.
 fn refill(limit: RateLimit) -> Duration {
     Duration::from_secs(u64::from(limit.burst.div_ceil(limit.requests_per_second.max(1))))
+}
+
+fn quota(limit: RateLimit) -> Option<Quota> {
+    let RateLimit { requests_per_second, burst } = limit;
+    Some(Quota::per_second(NonZeroU32::new(requests_per_second)?).allow_burst(NonZeroU32::new(burst)?))
+}
+
+impl Users {
+    fn new(quota: Quota) -> Self {
+        Self { quota, generations: Mutex::default() }
+    }
+
+    fn check(&self, user: u64) -> Result<(), TooEarly> {
+        let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
+        let [young, old] = &mut *generations;
+        if let Some(limiter) = young.get(&user) {
+            return limiter.check();
+        }
+        let limiter = old.remove(&user).unwrap_or_else(|| RateLimiter::direct(self.quota));
+        if young.len() >= USERS_MAX {
+            *old = std::mem::take(young);
+        }
+        young.entry(user).or_insert(limiter).check()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "this is a test")]
+
+    use super::*;
+
+    #[test]
+    fn strangers_take_bounded_memory_and_no_place_of_who_comes_often() {
+        let users = Users::new(quota(RateLimit { requests_per_second: 1, burst: 1 }).unwrap());
+        assert!(users.check(0).is_ok());
+        let mut refused = 0;
+        for stranger in 1..10 * USERS_MAX as u64 {
+            assert!(users.check(stranger).is_ok(), "each has a burst of its own");
+            refused += u32::from(users.check(0).is_err());
+        }
+        let kept: usize = users.generations.lock().unwrap().iter().map(HashMap::len).sum();
+        assert!(kept <= 2 * USERS_MAX, "{kept}");
+        assert!(refused > 0);
+    }
 }

@@ -59,7 +59,8 @@ pub(crate) fn rejected(rejection: &Rejection, headers: &HeaderMap) -> Response<B
     let mut status = temporary(StatusCode::TOO_MANY_REQUESTS, TOO_MANY, rejection.retry_after);
     if accepts_json(headers) {
         if let Some(details) = &mut status.details {
-            let message = format!("the priority level of the request refused it: {}", rejection.reason);
+            let what = if rejection.reason == "rate-limit" { "a workspace class" } else { "the priority level" };
+            let message = format!("{what} of the request refused it: {}", rejection.reason);
             details.causes.push(Cause { reason: rejection.reason.into(), message, field: String::new() });
         }
         return answer(&status);
@@ -82,6 +83,13 @@ fn accepts_json(headers: &HeaderMap) -> bool {
             let media = range.split(';').next().unwrap_or_default().trim();
             ["application/json", "application/*", "*/*"].iter().any(|json| media.eq_ignore_ascii_case(json))
         })
+}
+
+/// A JSON document, for operators.
+pub(crate) fn json(code: StatusCode, document: &serde_json::Value) -> Response<Body> {
+    let mut response = text(code, format!("{document:#}\n"));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }
 
 /// Plain text, for probes.

@@ -27,7 +27,7 @@ use hyper::body::Incoming;
 
 use crate::{
     Body,
-    admission::{self, Kind, Plan},
+    admission::{self, Kind, Plan, Ticket},
     body::Unread,
     connection::Peer,
     door, forward, hop,
@@ -104,14 +104,13 @@ async fn steps(worker: &Arc<Worker>, peer: &Arc<Peer>, arrived_ns: u64, request:
     };
     let path = parts.uri.path().get(route.rest_at..).filter(|p| !p.is_empty()).unwrap_or("/");
     let query = parts.uri.query().unwrap_or_default();
-    let plan = match admission::plan(core, &route, user, parts.method.as_str(), path, query) {
+    let mut plan = match admission::plan(core, &route, user, parts.method.as_str(), path, query) {
         Ok(plan) => plan,
         Err(status) => return refuse(&status, "request"),
     };
-    let ticket = plan.ticket;
-    let mut response = admitted(worker, peer, arrived_ns, parts, body, &route, &caller, plan).await;
-    if let (Some(profile), Some(ticket)) = (&core.profile, ticket) {
-        core.uids.write(profile, route.workspace.as_ref(), ticket.class, response.headers_mut());
+    let mut response = admitted(worker, peer, arrived_ns, parts, body, &route, &caller, &mut plan).await;
+    if let Some(Ticket { rules, class, .. }) = &plan.ticket {
+        rules.uids.write(&rules.profile, route.workspace.as_ref(), *class, response.headers_mut());
     }
     response
 }
@@ -126,7 +125,7 @@ async fn admitted(
     body: Unread,
     route: &Route,
     caller: &Caller,
-    plan: Plan,
+    plan: &mut Plan,
 ) -> Response<Reply> {
     let core = &*worker.core;
     if core.shards.get(route.shard).is_some_and(|s| s.shard.is_open_circuit(worker.number, || core.clock.now_ns())) {
@@ -134,7 +133,7 @@ async fn admitted(
         let message = "the shard does not accept connections";
         return answer(&temporary(StatusCode::SERVICE_UNAVAILABLE, message, 1)).map(Reply::plain);
     }
-    let permit = match admission::admit(core, route, &plan, arrived_ns).await {
+    let permit = match admission::admit(core, route, &caller.identity.user, plan, arrived_ns).await {
         Ok(permit) => permit,
         Err(rejection) => return rejected(&rejection, &parts.headers).map(Reply::plain),
     };
@@ -160,13 +159,13 @@ async fn admitted(
     match answered {
         // The seats, if it has any, go back. The connection's task runs the tunnel once the head has been written.
         Ok((response, Some((client, shard)))) => {
-            peer.open_tunnel(client, shard, plan.watch);
+            peer.open_tunnel(client, shard, plan.watch.take());
             response.map(Reply::plain)
         }
         Ok((response, None)) => response.map(|body| match plan.kind {
             Kind::Plain => Reply::new(body, permit),
             // It has been initialised, as far as a gateway can see, when its head arrives: the seats go back.
-            Kind::Watch => Reply::watch(body, plan.watch),
+            Kind::Watch => Reply::watch(body, plan.watch.take()),
             Kind::LongRunning => Reply::plain(body),
         }),
         Err(status) => answer(&status).map(Reply::plain),

@@ -84,10 +84,15 @@ fn fair(shard: ShardOptions, config: FairnessConfig) -> Gateway {
     Gateway::start(GatewayOptions { fairness: Some(config), ..options(vec![shard]) }).unwrap()
 }
 
+/// What the admin address answers.
+async fn admin(gateway: &Gateway, path: &str) -> String {
+    let ask = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    raw(gateway.admin_address(), ask.as_bytes(), |_| false).await
+}
+
 /// The sum of a metric's series.
 async fn metric(gateway: &Gateway, name: &str) -> f64 {
-    let ask = b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
-    let text = raw(gateway.admin_address(), ask, |_| false).await;
+    let text = admin(gateway, "/metrics").await;
     let lines = text.lines().filter(|l| l.starts_with(name) && !l.starts_with(&format!("{name}_")));
     lines.map(|l| l.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
 }
@@ -272,6 +277,73 @@ spec:
     {
         assert_eq!(ask(path).await.0, StatusCode::OK, "{path}");
     }
+}
+
+/// Each user of a workspace has a limit of its own there; refusals are counted apart.
+#[tokio::test]
+async fn a_class_may_limit_the_rate_of_each_user() {
+    let class = r#"
+apiVersion: fairgate.dev/v1alpha1
+kind: WorkspaceClass
+metadata: { name: slow }
+spec:
+  match: { paths: ["*"] }
+  nominalConcurrencyShares: 10
+  rateLimit: { perUser: { requestsPerSecond: 1, burst: 2 } }
+"#;
+    let config = FairnessConfig::parse(class, Path::new("fairness.yaml")).unwrap();
+    let gateway = fair(Held::default().shard(100), config);
+    let mut refused = 0;
+    for _ in 0..20 {
+        let (status, headers, body) = once(&gateway, get("/clusters/a/quick")).await;
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            refused += 1;
+            assert!(body.contains("rate-limit") && headers["retry-after"] == "1", "{body}");
+        }
+    }
+    assert!(refused > 0);
+    assert_eq!(once(&gateway, get("/clusters/b/quick")).await.0, StatusCode::OK, "a user of another workspace");
+    metric_becomes(&gateway, r#"fairgate_rate_limited_requests_total{limit="user"}"#, f64::from(refused)).await;
+    let rejected = r#"apiserver_flowcontrol_rejected_requests_total{"#;
+    assert!(!admin(&gateway, "/metrics").await.contains(rejected), "no rejections of a level");
+}
+
+/// Who waits when the levels change is served; what comes later is served by the new ones; all of it is shown.
+#[tokio::test]
+async fn a_new_configuration_takes_effect_and_loses_nobody() {
+    let held = Held::default();
+    let gateway = fair(held.shard(1), one_level(QUEUE));
+    let _first = h1(&gateway).await.send_request(get("/clusters/a/api/v1/pods")).await.unwrap();
+    let mut second = h1(&gateway).await;
+    let second = tokio::spawn(async move { second.send_request(get("/clusters/a/api/v1/pods")).await });
+    metric_becomes(&gateway, WAITING, 1.0).await;
+    let uid = async |gateway: &Gateway| {
+        once(gateway, get("/clusters/a/quick")).await.1["x-kubernetes-pf-flowschema-uid"].clone()
+    };
+    gateway.reload_fairness(&one_level(REJECT));
+    let (status, ..) = once(&gateway, get("/clusters/a/api/v1/pods")).await;
+    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "the level refuses now");
+    held.answers.lock().unwrap().clear();
+    assert_eq!(second.await.unwrap().unwrap().status(), StatusCode::OK, "it waited");
+    held.answers.lock().unwrap().clear();
+    let before = uid(&gateway).await;
+    gateway.reload_fairness(&FairnessConfig::default());
+    assert_ne!(uid(&gateway).await, before, "another FlowSchema");
+    metric_becomes(&gateway, IN_USE, 0.0).await;
+    let error = FairnessConfig::parse("kind: Pod", Path::new("fairness.yaml")).unwrap_err();
+    gateway.refuse_fairness(&error);
+    let text = admin(&gateway, "/metrics").await;
+    for line in [
+        r#"fairgate_config_reloads_total{outcome="applied"} 2"#,
+        r#"fairgate_config_reloads_total{outcome="refused"} 1"#,
+        "fairgate_config_generation 3",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert!(!text.contains(r#"priority_level="all""#), "the series of a level that is gone: {text}");
+    let shown = admin(&gateway, "/configz").await;
+    assert!(shown.contains("want FlowSchema") && shown.contains("\"generation\": 3"), "{shown}");
+    assert_eq!(once(&gateway, get("/readyz")).await.0, StatusCode::OK);
 }
 
 /// FA-11: probes are outside all levels.

@@ -1,7 +1,7 @@
 use std::io::Write;
 
 use super::*;
-use crate::{PathPattern, RateLimit, Weight};
+use crate::{PathPattern, RateLimit, Source, Weight};
 
 fn parse(text: &str) -> Result<FairnessConfig, Vec<String>> {
     FairnessConfig::parse(text, Path::new("f.yaml"))
@@ -85,8 +85,9 @@ fn the_bootstrap_objects_can_be_written_and_read_back() {
     {
         text += &format!("---\n{object}");
     }
-    assert_eq!(parse(&text).unwrap(), default);
-    assert_eq!(parse("").unwrap(), default);
+    let unnamed = |text: &str| FairnessConfig { source: None, ..parse(text).unwrap() };
+    assert_eq!(unnamed(&text), default);
+    assert_eq!(unnamed(""), default);
 }
 
 #[test]
@@ -101,13 +102,13 @@ spec:
   nominalConcurrencyShares: 100
   lendablePercent: 50
   borrowingLimitPercent: 200
-  rateLimit: { requestsPerSecond: 500 }
+  rateLimit: { requestsPerSecond: 500, perUser: { requestsPerSecond: 5, burst: 10 } }
   profile: default
 ---
 apiVersion: fairgate.dev/v1alpha1
 kind: WorkspaceClass
 metadata: { name: rest }
-spec: { match: { paths: ["*"] }, seats: 0 }
+spec: { match: { paths: ["*"] }, seats: 0, rateLimit: { perUser: { requestsPerSecond: 2 } } }
 "#,
     )
     .unwrap();
@@ -116,6 +117,8 @@ spec: { match: { paths: ["*"] }, seats: 0 }
     assert_eq!((gold.weight, rest.weight), (Weight::Shares(100), Weight::Seats(0)));
     assert_eq!((gold.lendable_percent, gold.borrowing_limit_percent), (50, Some(200)));
     assert_eq!(gold.rate_limit, Some(RateLimit { requests_per_second: 500, burst: 500 }));
+    assert_eq!(gold.user_rate_limit, Some(RateLimit { requests_per_second: 5, burst: 10 }));
+    assert_eq!((rest.rate_limit, rest.user_rate_limit.map(|l| l.burst)), (None, Some(2)));
     assert_eq!(gold.paths[0], PathPattern::Below("root:acme".into()));
     let labels = [("tier".to_owned(), "gold".to_owned())].into();
     for (path, matches) in [("root:acme:x:y", true), ("root:acme", false), ("root:acmes:x", false), ("root:solo", true)]
@@ -172,6 +175,11 @@ kind: WorkspaceClass
 metadata: { name: gold }
 spec: { match: { paths: ["root:*:x"], labels: { "a b": c } }, seats: 1, nominalConcurrencyShares: 1, lendablePercent: 101, rateLimit: { burst: 0 }, profile: other }
 ---
+apiVersion: fairgate.dev/v1alpha1
+kind: WorkspaceClass
+metadata: { name: iron }
+spec: { match: { paths: ["*"] }, seats: 1, rateLimit: { perUser: { burst: 3 } } }
+---
 apiVersion: v1
 kind: List
 items: {}
@@ -199,8 +207,9 @@ items: {}
         "30:135: spec.rateLimit.requestsPerSecond: is 0; want 1 to 1000000",
         "30:144: spec.rateLimit.burst: is 0; want 1 to 1000000",
         "30:158: spec.profile: is \"other\"; want default: this release serves no other",
-        "34:8: items: is a map; want a list of objects",
-        "35:5: kind: the document is the number 7; want FlowSchema, PriorityLevelConfiguration, WorkspaceClass or List",
+        "35:66: spec.rateLimit.perUser.requestsPerSecond: is 0; want 1 to 1000000",
+        "39:8: items: is a map; want a list of objects",
+        "40:5: kind: the document is the number 7; want FlowSchema, PriorityLevelConfiguration, WorkspaceClass or List",
     ];
     for want in want {
         assert!(faults.iter().any(|fault| fault.starts_with(want)), "missing: {want}\nfound: {faults:#?}");
@@ -212,7 +221,11 @@ items: {}
 fn files_are_loaded() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(KUBECTL.as_bytes()).unwrap();
-    assert_eq!(FairnessConfig::load(file.path()).unwrap(), parse(KUBECTL).unwrap());
+    let config = FairnessConfig::load(file.path()).unwrap();
+    assert_eq!(config, FairnessConfig::parse(KUBECTL, file.path()).unwrap());
+    assert_eq!(config.source.unwrap().file, file.path());
+    let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    assert_eq!(Source::new(file.path(), "abc").sha256, abc, "FIPS 180-2, appendix B.1");
     file.write_all(b"\xff").unwrap();
     let error = FairnessConfig::load(file.path()).unwrap_err();
     assert!(error.to_string().ends_with("want UTF-8 text"), "{error}");

@@ -6,10 +6,11 @@ use apiserver_api::ClusterName;
 use hashbrown::HashMap;
 
 use super::{
-    ClassLookup, Compat, GateOptions, GatePolicy, Profile, Rejection, Request,
+    ClassLookup, Classified, Compat, GateOptions, GatePolicy, Profile, Rejection, Request,
     stats::{Counters, FlowTable, Reason},
 };
 use crate::{
+    profile::CATCH_ALL,
     scheduler::{Arrival, RefusedArrival, RequestId, Shard, WorkspaceClass, WorkspaceId},
     wait::{DEFAULT_WAIT_LIMIT, wait_limit},
 };
@@ -46,7 +47,6 @@ pub(super) struct Ticket {
     grant: Grant,
     id: RequestId,
     workspace: WorkspaceId,
-    level: u16,
     pub(super) deadline: u64,
 }
 
@@ -188,8 +188,7 @@ impl State {
         let cost = request.cost;
         let width = cost.initial_seats.max(cost.final_seats).max(1);
         let tail = cost.additional_latency.as_nanos().min(u128::from(u64::MAX)) as u64;
-        let flow = self.flows.of(request.class.flow_schema);
-        let level = request.class.level;
+        let (level, flow) = self.place(request);
         let (id, may_wait) = match self.shard.arrive(now, workspace, level, request.class.flow, width) {
             Ok(Arrival::Exempt(seats)) => {
                 self.flows.at(flow).started(seats);
@@ -221,10 +220,30 @@ impl State {
         } else if self.hopeless(now, workspace, level, deadline - now) {
             Reason::Deadline
         } else {
-            return Decision::Wait(Ticket { grant, id, workspace, level, deadline });
+            return Decision::Wait(Ticket { grant, id, workspace, deadline });
         };
         self.leave_queue(now, grant, id, wakes);
         Decision::Reject(self.reject(now, workspace, level, flow, width, reason))
+    }
+
+    /// Level and counters of a request. A stale classification is read by name: an index of another profile could
+    /// mean any level, even `exempt`. What was not exempt there cannot become it: that level has a name of its own.
+    fn place(&self, request: &Request<'_>) -> (u16, u32) {
+        let Classified { flow_schema, level, .. } = request.class;
+        if std::ptr::eq(request.profile, &*self.profile) {
+            return (level, self.flows.of(flow_schema));
+        }
+        let old = request.profile.levels().get(usize::from(level)).map_or(CATCH_ALL, |level| &*level.name);
+        let schema = request.profile.flow_schemas().get(usize::from(flow_schema)).map_or("", |schema| &*schema.name);
+        match self.profile.level_named(old) {
+            Some(level) => (level, self.flows.named(old, schema)),
+            None => (self.profile.catch_all_level(), self.flows.named(CATCH_ALL, CATCH_ALL)),
+        }
+    }
+
+    /// The workspaces that have nodes of their own.
+    pub(super) fn names(&self) -> Vec<ClusterName> {
+        self.names.keys().cloned().collect()
     }
 
     fn take_slot(&mut self, id: RequestId, now: u64, workspace: WorkspaceId, flow: u32) {
@@ -318,7 +337,8 @@ impl State {
         let current = self.is_current(ticket);
         self.flows.at(ticket.grant.flow).waited(wait);
         self.leave_queue(now, ticket.grant, ticket.id, wakes);
-        let (workspace, level, flow) = (ticket.workspace, ticket.level, ticket.grant.flow);
+        let (workspace, flow) = (ticket.workspace, ticket.grant.flow);
+        let level = self.profile.level_named(self.flows.level(flow)).unwrap_or(self.profile.catch_all_level());
         // Its workspace may have been forgotten, and another have taken its place.
         let workspace = if current { workspace } else { self.unknown };
         Some(Err(self.reject(now, workspace, level, flow, ticket.grant.seats, Reason::TimeOut)))

@@ -82,6 +82,8 @@ pub struct FlowStats {
     pub level: Arc<str>,
     /// Name of the FlowSchema.
     pub flow_schema: Arc<str>,
+    /// Whether the profile in force has this pair; if not, its last requests may still wait or run.
+    pub in_force: bool,
     /// Waiting requests, and the seats they ask for.
     pub waiting_requests: u64,
     /// Seats that the waiting requests ask for.
@@ -105,6 +107,7 @@ pub struct FlowStats {
 pub(super) struct Flow {
     level: Arc<str>,
     flow_schema: Arc<str>,
+    in_force: bool,
     waiting_requests: u64,
     waiting_seats: u64,
     executing_requests: u64,
@@ -147,10 +150,17 @@ impl Flow {
         self.wait_sum_ns = self.wait_sum_ns.saturating_add(ns);
     }
 
+    /// Whether it is not in force, and no request is charged to it any more.
+    fn is_done(&self) -> bool {
+        let open = self.waiting_requests + self.executing_requests + self.executing_seats;
+        !self.in_force && open == 0
+    }
+
     fn snapshot(&self) -> FlowStats {
         FlowStats {
             level: self.level.clone(),
             flow_schema: self.flow_schema.clone(),
+            in_force: self.in_force,
             waiting_requests: self.waiting_requests,
             waiting_seats: self.waiting_seats,
             executing_requests: self.executing_requests,
@@ -163,8 +173,9 @@ impl Flow {
     }
 }
 
-/// Counters of all pairs of level and FlowSchema ever in force, by an index that outlives a change of the
-/// profile, so that counters do not jump.
+/// Counters of pairs of level and FlowSchema, by an index that outlives a change of the profile, so that counters
+/// do not jump. The place of a pair that is no longer in force is given to another when its last request has ended;
+/// its counts are added to the first place, which belongs to no pair.
 #[derive(Debug, Default)]
 pub(super) struct FlowTable {
     flows: Vec<Flow>,
@@ -181,21 +192,48 @@ impl FlowTable {
 
     pub(super) fn set_profile(&mut self, profile: &Profile) {
         self.of_schema.clear();
+        self.flows.iter_mut().for_each(|flow| flow.in_force = false);
         for schema in profile.flow_schemas() {
             let level = profile.levels().get(usize::from(schema.level)).map_or("", |level| &*level.name);
             let same = |flow: &Flow| *flow.level == *level && *flow.flow_schema == *schema.name;
-            let at = self.flows.iter().position(same).unwrap_or_else(|| {
-                let flow = Flow { level: level.into(), flow_schema: (*schema.name).into(), ..Flow::default() };
-                self.flows.push(flow);
-                self.flows.len() - 1
+            let at = self.flows.iter().position(same);
+            let at = at.unwrap_or_else(|| {
+                self.place(Flow { level: level.into(), flow_schema: (*schema.name).into(), ..Flow::default() })
             });
+            if let Some(flow) = self.flows.get_mut(at) {
+                flow.in_force = true;
+            }
             self.of_schema.push(at as u32);
         }
+    }
+
+    /// Puts a new pair where one is done with, or at the end.
+    fn place(&mut self, new: Flow) -> usize {
+        let Some(at) = self.flows.iter().skip(1).position(Flow::is_done).map(|at| at + 1) else {
+            self.flows.push(new);
+            return self.flows.len() - 1;
+        };
+        if let Some(old) = self.flows.get_mut(at).map(|place| std::mem::replace(place, new)) {
+            self.at(0).counters.add(&old.counters);
+        }
+        at
+    }
+
+    /// Index of a pair's counters; of any pair of the level in force when there is none of that FlowSchema.
+    pub(super) fn named(&self, level: &str, schema: &str) -> u32 {
+        let of_level = |flow: &Flow| *flow.level == *level;
+        let exact = self.flows.iter().position(|flow| of_level(flow) && *flow.flow_schema == *schema);
+        exact.or_else(|| self.flows.iter().position(|flow| flow.in_force && of_level(flow))).unwrap_or(0) as u32
     }
 
     /// Index of a FlowSchema's counters; 0 for one that the profile does not have.
     pub(super) fn of(&self, schema: u16) -> u32 {
         self.of_schema.get(usize::from(schema)).copied().unwrap_or(0)
+    }
+
+    /// Name of the level of a pair.
+    pub(super) fn level(&self, flow: u32) -> &str {
+        self.flows.get(flow as usize).map_or("", |flow| &*flow.level)
     }
 
     pub(super) fn at(&mut self, flow: u32) -> &mut Flow {

@@ -1,10 +1,11 @@
 use std::{
     pin::Pin,
+    sync::LazyLock,
     sync::atomic::{AtomicU64, Ordering},
     task::Poll,
 };
 
-use apiserver_api::flowcontrol::{FlowSchema as SchemaObject, PriorityLevelConfiguration as LevelObject};
+use apiserver_api::flowcontrol::{FlowSchema as SchemaObject, PriorityLevelConfiguration as LevelObject, bootstrap};
 use proptest::prelude::*;
 
 use super::*;
@@ -29,9 +30,20 @@ impl Clock for ManualClock {
     }
 }
 
+static PROFILE: LazyLock<Arc<Profile>> = LazyLock::new(|| Arc::new(Profile::bootstrap()));
+
 fn profile() -> Arc<Profile> {
-    Arc::new(Profile::bootstrap())
+    PROFILE.clone()
 }
+
+/// Profiles in which the same index means another level each time, `exempt` among them.
+static PROFILES: LazyLock<[Arc<Profile>; 3]> = LazyLock::new(|| {
+    let none: (&[SchemaObject], &[LevelObject]) = (&[], &[]);
+    let (schemas, levels) = (bootstrap::flow_schemas(), bootstrap::priority_levels());
+    let some: Vec<_> =
+        levels.into_iter().filter(|l| !["global-default", "leader-election"].contains(&&*l.metadata.name)).collect();
+    [profile(), Arc::new(Profile::compile(none.0, none.1)), Arc::new(Profile::compile(&schemas, &some))]
+});
 
 fn gate(seats: u32) -> Arc<Gate> {
     let clock = Arc::new(TestClock { start: tokio::time::Instant::now() });
@@ -52,7 +64,8 @@ fn workspace(name: &str) -> ClusterName {
 fn request<'a>(gate: &Gate, workspace: &'a ClusterName, level: &str, seats: u32) -> Request<'a> {
     Request {
         workspace: Some(workspace),
-        class: class(&gate.profile(), level),
+        profile: &PROFILE,
+        class: class(&PROFILE, level),
         cost: Cost { initial_seats: seats, final_seats: 0, additional_latency: Duration::ZERO, raw_seats: seats },
         received_ns: gate.clock.now_ns(),
         timeout: None,
@@ -299,7 +312,83 @@ async fn a_new_profile_serves_who_waits_in_a_level_that_is_gone() {
     drop(run(gate.admit(&request(&gate, &a, "catch-all", 1))));
     assert_eq!(gate.shard_stats().in_use, 0);
     let flows = gate.level_stats().flows;
-    assert!(flows.iter().any(|flow| &*flow.level == "workload-low" && flow.dispatched > 0), "counters outlive it");
+    let old = flows.iter().find(|flow| &*flow.level == "workload-low").unwrap();
+    assert!(old.dispatched > 0 && !old.in_force, "counters outlive it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stale_classification_is_read_by_name() {
+    let (gate, a) = (gate(10), workspace("a"));
+    let stale: Vec<_> = PROFILE.levels().iter().map(|l| (&*l.name, request(&gate, &a, &l.name, 1))).collect();
+    for profile in &*PROFILES {
+        gate.set_profile(profile.clone());
+        for (name, ask) in &stale {
+            let before = gate.level_stats().flows;
+            let permit = run(gate.admit(ask));
+            assert_eq!(gate.shard_stats().exempt, u32::from(*name == "exempt"), "{name}");
+            let after = gate.level_stats().flows;
+            let now = before.iter().zip(&after).find(|(b, a)| b.dispatched < a.dispatched).unwrap().1;
+            let expected = if profile.level_named(name).is_some() { name } else { "catch-all" };
+            assert_eq!(&*now.level, expected);
+            drop(permit);
+        }
+    }
+    // Places of pairs that are gone are used again.
+    let places = gate.level_stats().flows.len();
+    for _ in 0..10 {
+        PROFILES.iter().for_each(|profile| gate.set_profile(profile.clone()));
+    }
+    assert_eq!(gate.level_stats().flows.len(), places);
+}
+
+/// Profiles change all the time while requests come with classifications of any of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn profiles_change_under_load() {
+    let gate = gate(8);
+    let (running, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..3000_usize {
+        let (gate, running, most) = (gate.clone(), running.clone(), most.clone());
+        tasks.spawn(async move {
+            let name = workspace(["a", "b", "c"][n % 3]);
+            let profile = &PROFILES[n % PROFILES.len()];
+            let levels: Vec<_> = profile.levels().iter().filter(|l| l.kind != LevelKind::Exempt).collect();
+            let mut ask = request(&gate, &name, "catch-all", 1 + (n % 2) as u32);
+            (ask.profile, ask.class) = (profile, class(profile, &levels[n / 3 % levels.len()].name));
+            ask.class.flow = (n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            ask.timeout = Some(Duration::from_secs(240));
+            let permit = match gate.admit(&ask) {
+                Admission::Run(permit) => permit,
+                Admission::Wait(waiting) => waiting.await.expect("nobody times out"),
+                Admission::Reject(_) => return,
+            };
+            let seats = u64::from(permit.seats());
+            most.fetch_max(running.fetch_add(seats, Ordering::SeqCst) + seats, Ordering::SeqCst);
+            assert_eq!(gate.shard_stats().exempt, 0);
+            tokio::task::yield_now().await;
+            running.fetch_sub(seats, Ordering::SeqCst);
+        });
+    }
+    let swapping = tokio::spawn({
+        let gate = gate.clone();
+        async move {
+            for n in 0.. {
+                gate.set_profile(PROFILES[n % PROFILES.len()].clone());
+                gate.lock().shard.core().verify().unwrap();
+                tokio::task::yield_now().await;
+            }
+        }
+    });
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    swapping.abort();
+    assert!(most.load(Ordering::SeqCst) <= 8);
+    assert_eq!((gate.shard_stats().in_use, gate.shard_stats().waiting), (0, 0));
+    let flows = gate.level_stats().flows;
+    let outcomes: u64 = flows.iter().map(|f| f.dispatched + f.rejected.iter().sum::<u64>()).sum();
+    assert_eq!(outcomes, 3000, "one outcome each");
+    assert!(flows.iter().all(|f| &*f.level != "exempt" || f.dispatched == 0));
 }
 
 /// Thousands of tasks on several threads: nobody is forgotten, and never too many run.
@@ -363,6 +452,7 @@ enum Op {
     Poll(usize),
     Abandon(usize),
     Forget(usize),
+    Profile(usize),
     Sleep(u64),
 }
 
@@ -374,6 +464,7 @@ fn op() -> impl Strategy<Value = Op> {
         3 => any::<usize>().prop_map(Op::Poll),
         2 => any::<usize>().prop_map(Op::Abandon),
         1 => (0..5_usize).prop_map(Op::Forget),
+        1 => (0..3_usize).prop_map(Op::Profile),
         3 => (0..400_u64).prop_map(Op::Sleep),
         1 => (0..20_000_u64).prop_map(Op::Sleep),
     ]
@@ -414,6 +505,7 @@ proptest! {
                     }
                 }
                 Op::Abandon(at) if !waiting.is_empty() => drop(waiting.swap_remove(at % waiting.len())),
+                Op::Profile(at) => gate.set_profile(PROFILES[at].clone()),
                 Op::Forget(at) => gate.forget_workspace(&names[at]),
                 Op::Sleep(ms) => {
                     clock.0.fetch_add(ms * 1_000_000, Ordering::Relaxed);

@@ -133,6 +133,8 @@ pub struct Shard {
     /// From the profile's index to that one.
     places: Vec<u16>,
     profile: Vec<Level>,
+    /// Workspaces whose level that is gone has drained: their levels in force get their reserves.
+    drained: Vec<u32>,
     limits: BTreeMap<u32, Arc<[Limits]>>,
     compat: Compat,
 }
@@ -152,6 +154,7 @@ impl Shard {
             levels: Vec::new(),
             places: Vec::new(),
             profile: Vec::new(),
+            drained: Vec::new(),
             limits: BTreeMap::new(),
             compat,
         };
@@ -495,7 +498,8 @@ impl Shard {
         self.core.next_reap()
     }
 
-    /// A workspace that was dropped because it idled, one at a time.
+    /// A workspace that was dropped because it idled, one at a time; to be called after [`Shard::reap`] until it says
+    /// `None`.
     pub fn reaped(&mut self, now: u64) -> Option<WorkspaceId> {
         while let Some(owner) = self.core.reaped() {
             let Some(place) = self.workspaces.get_mut(owner.workspace as usize) else { continue };
@@ -510,7 +514,7 @@ impl Shard {
                 None => {
                     workspace.levels.swap_remove(at);
                     if self.levels.get(usize::from(level)).is_none_or(|e| e.place.is_none()) {
-                        self.apply_limits(now, owner.workspace);
+                        self.drained.push(owner.workspace);
                     }
                 }
                 Some(number) => {
@@ -521,6 +525,10 @@ impl Shard {
                     }
                 }
             }
+        }
+        // Not before all that was dropped is forgotten here: a dropped node must not be touched again.
+        for at in std::mem::take(&mut self.drained) {
+            self.apply_limits(now, at);
         }
         None
     }

@@ -243,9 +243,7 @@ impl Feed {
                 return index.remove_workspace(self.shard, cluster, &object.metadata.name);
             };
             if let Some(child) = index.put_workspace(self.shard, cluster, &object.metadata.name, workspace) {
-                if let Some(rates) = &self.core.rates {
-                    rates.forget(&child);
-                }
+                self.core.forget_rates(&child);
                 // The child may live on any shard.
                 self.core.shards.iter().filter_map(|s| s.gate.as_ref()).for_each(|g| g.reclassify_workspace(&child));
             }
@@ -261,9 +259,7 @@ impl Feed {
                 }
                 News::Changed => {
                     gate.reclassify_workspace(cluster);
-                    if let Some(rates) = &self.core.rates {
-                        rates.forget(cluster);
-                    }
+                    self.core.forget_rates(cluster);
                 }
                 News::Nothing => {}
             }
