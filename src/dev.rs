@@ -13,7 +13,7 @@ use proxy::{Body, Directory, Gateway, GatewayOptions, Limits, LocalService, Shar
 use tokio::{runtime::Runtime, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Failure, cli, counts::StoreCounts, kubeconfig, pki, run};
+use crate::{Failure, cli, counts::StoreCounts, kubeconfig, pki, reload::Reloader, run};
 
 /// Seats of the bundled API server unless told otherwise: upstream's 400 readers and 200 writers.
 const SEATS: u32 = 600;
@@ -45,6 +45,7 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
     let counting = counts.clone().run(StoreCounts(store.clone()), workspaces, shutdown.clone());
     runtime.spawn(counting);
 
+    let reloader = Reloader::new(config.fairness.as_ref());
     let gateway = Gateway::start(GatewayOptions {
         listener,
         tls: Some(Arc::new(tls)),
@@ -66,7 +67,7 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
     .map_err(|e| anyhow::Error::new(e).context("cannot start the gateway"))?;
     runtime.block_on(gateway.ready());
     greet(&url, &format!("http://{}", gateway.admin_address()), directory);
-    run::until_signal(&runtime, gateway)?;
+    run::until_signal(&runtime, gateway, reloader)?;
     shutdown.cancel();
     // A controller that is at work finishes its step; whatever it leaves is taken up at the next start.
     let _ = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(5), controllers).await });

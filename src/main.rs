@@ -5,6 +5,7 @@ mod counts;
 mod dev;
 mod kubeconfig;
 mod pki;
+mod reload;
 mod run;
 mod serve;
 mod simulate;

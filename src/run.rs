@@ -10,7 +10,7 @@ use config::{FairnessConfig, GatewayConfig};
 use proxy::Gateway;
 use tokio::{runtime::Runtime, signal::unix};
 
-use crate::Failure;
+use crate::{Failure, reload::Reloader};
 
 /// How long running requests may take to finish after a signal.
 const GRACE: Duration = Duration::from_secs(10);
@@ -35,11 +35,12 @@ pub(crate) fn fairness(file: Option<&GatewayConfig>) -> Result<Option<FairnessCo
     Ok(Some(config))
 }
 
-/// Waits for SIGINT or SIGTERM, then drains the gateway; a second signal ends it at once.
+/// Keeps the fairness configuration up to date until SIGINT or SIGTERM, then drains the gateway; a second signal ends
+/// it at once. SIGHUP reloads now.
 ///
 /// # Errors
 /// Signals cannot be listened to.
-pub(crate) fn until_signal(runtime: &Runtime, gateway: Gateway) -> Result<(), Failure> {
+pub(crate) fn until_signal(runtime: &Runtime, gateway: Gateway, mut reloader: Reloader) -> Result<(), Failure> {
     runtime.block_on(async {
         let mut interrupt = unix::signal(unix::SignalKind::interrupt())?;
         let mut terminate = unix::signal(unix::SignalKind::terminate())?;
@@ -49,7 +50,14 @@ pub(crate) fn until_signal(runtime: &Runtime, gateway: Gateway) -> Result<(), Fa
                 _ = terminate.recv() => {}
             }
         };
-        signal().await;
+        let mut hangup = unix::signal(unix::SignalKind::hangup())?;
+        loop {
+            tokio::select! {
+                () = signal() => break,
+                _ = hangup.recv() => reloader.look(&gateway),
+                () = reloader.run(&gateway) => {}
+            }
+        }
         tracing::info!("draining; a second signal stops at once");
         tokio::select! {
             () = gateway.shutdown(GRACE) => {}

@@ -6,7 +6,7 @@ use anyhow::Context;
 use config::{GatewayConfig, ListenTls, Shard, ShardTls};
 use proxy::{Directory, Gateway, GatewayOptions, Limits, RemoteOptions, ShardOptions, Upstream};
 
-use crate::{Failure, cli, pki, run};
+use crate::{Failure, cli, pki, reload::Reloader, run};
 
 /// Runs until a signal, then drains.
 pub(crate) fn serve(args: &cli::Serve) -> Result<(), Failure> {
@@ -18,6 +18,7 @@ pub(crate) fn serve(args: &cli::Serve) -> Result<(), Failure> {
     let admin = run::bind("admin.address", config.admin.address)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let scheme = if tls.is_some() { "https" } else { "http" };
+    let reloader = Reloader::new(fairness.as_ref());
     let gateway = Gateway::start(GatewayOptions {
         listener,
         tls: tls.map(Arc::new),
@@ -33,7 +34,7 @@ pub(crate) fn serve(args: &cli::Serve) -> Result<(), Failure> {
     })
     .map_err(|e| anyhow::Error::new(e).context("cannot start the gateway"))?;
     println!("gateway: {scheme}://{}\nadmin:   http://{}", gateway.address(), gateway.admin_address());
-    run::until_signal(&runtime, gateway)
+    run::until_signal(&runtime, gateway, reloader)
 }
 
 fn listen_tls(files: &ListenTls) -> Result<rustls::ServerConfig, Failure> {

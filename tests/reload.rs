@@ -1,0 +1,200 @@
+//! `fairness.yaml` changes in every way a file can change while clients send requests.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "what fails here is a failed test")]
+
+mod common;
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::Path,
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use common::{Dev, PATIENCE};
+use serde_json::Value;
+
+/// A file with one more level than the mandatory ones; its users are everybody but the administrator's.
+fn fairness(level: &str, shares: u32) -> String {
+    format!(
+        r#"
+apiVersion: flowcontrol.apiserver.k8s.io/v1
+kind: PriorityLevelConfiguration
+metadata: {{ name: {level} }}
+spec:
+  type: Limited
+  limited:
+    nominalConcurrencyShares: {shares}
+    limitResponse: {{ type: Queue, queuing: {{ queues: 8, handSize: 2, queueLengthLimit: 50 }} }}
+---
+apiVersion: flowcontrol.apiserver.k8s.io/v1
+kind: FlowSchema
+metadata: {{ name: {level} }}
+spec:
+  priorityLevelConfiguration: {{ name: {level} }}
+  matchingPrecedence: 2
+  distinguisherMethod: {{ type: ByUser }}
+  rules:
+  - subjects: [{{ kind: Group, group: {{ name: "*" }} }}]
+    resourceRules: [{{ verbs: ["*"], apiGroups: ["*"], resources: ["*"], clusterScope: true, namespaces: ["*"] }}]
+    nonResourceRules: [{{ verbs: ["*"], nonResourceURLs: ["*"] }}]
+"#
+    )
+}
+
+/// Lays `fairness.yaml` out as a mounted ConfigMap: a link to a file behind a link that is swapped.
+fn config_map(directory: &Path, version: u32, text: &str) {
+    let (data, new) = (directory.join(format!("..{version}")), directory.join("..data_tmp"));
+    fs::create_dir(&data).unwrap();
+    fs::write(data.join("fairness.yaml"), text).unwrap();
+    symlink(format!("..{version}"), &new).unwrap();
+    let old = fs::read_link(directory.join("..data")).ok();
+    fs::rename(&new, directory.join("..data")).unwrap();
+    let file = directory.join("fairness.yaml");
+    if fs::read_link(&file).is_err() {
+        let link = directory.join("..link");
+        symlink("..data/fairness.yaml", &link).unwrap();
+        fs::rename(link, file).unwrap();
+    }
+    if let Some(old) = old {
+        fs::remove_dir_all(directory.join(old)).unwrap();
+    }
+}
+
+fn rename_over(directory: &Path, text: &str) {
+    fs::write(directory.join(".new"), text).unwrap();
+    fs::rename(directory.join(".new"), directory.join("fairness.yaml")).unwrap();
+}
+
+/// The gateway's configuration beside `fairness.yaml`.
+fn start(directory: &Path) -> Dev {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let gateway = "apiVersion: fairgate.dev/v1alpha1\nkind: GatewayConfiguration\nfairness: { file: fairness.yaml }\n";
+    let config = directory.join("gateway.yaml");
+    fs::write(&config, gateway).unwrap();
+    Dev::start(&directory.join("data"), &["--config", config.to_str().unwrap()])
+}
+
+async fn admin(dev: &Dev, path: &str) -> String {
+    reqwest::get(format!("{}{path}", dev.admin)).await.unwrap().text().await.unwrap()
+}
+
+/// Polls the admin address until it says what is wanted.
+async fn becomes(dev: &Dev, path: &str, what: &str, wanted: impl Fn(&str) -> bool) -> String {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        let text = admin(dev, path).await;
+        if wanted(&text) {
+            return text;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{what}:\n{text}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn hang_up(dev: &Dev) {
+    assert!(Command::new("kill").args(["-HUP", &dev.pid().to_string()]).status().unwrap().success());
+}
+
+/// CF-01, CF-02: every way to write the file counts, and what is wrong with it changes nothing.
+#[tokio::test]
+async fn every_way_to_change_the_file_is_noticed_and_wrong_files_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    config_map(place, 1, &fairness("first", 10));
+    let dev = start(place);
+    let level = async |name: &str| {
+        let series = format!("nominal_limit_seats{{priority_level=\"{name}\"}}");
+        becomes(&dev, "/metrics", name, |text| text.contains(&series)).await
+    };
+    level("first").await;
+    config_map(place, 2, &fairness("second", 10));
+    level("second").await;
+    config_map(place, 3, &fairness("third", 10));
+    let text = level("third").await;
+    assert!(!text.contains("priority_level=\"second\""), "its series go away");
+    for wrong in ["a: [", "apiVersion: v1\nkind: Pod\n"] {
+        rename_over(place, wrong);
+        becomes(&dev, "/configz", wrong, |text| !text.contains("\"lastError\": null")).await;
+        rename_over(place, &fairness("third", 20));
+        becomes(&dev, "/configz", "good again", |text| text.contains("\"lastError\": null")).await;
+        rename_over(place, &fairness("third", 10));
+    }
+    rename_over(place, "kind: Pod");
+    let shown = becomes(&dev, "/configz", "refused", |text| text.contains("want FlowSchema")).await;
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert!(shown["fairness"]["file"].as_str().unwrap().ends_with("fairness.yaml"), "{shown}");
+    level("third").await;
+    assert_eq!(admin(&dev, "/readyz").await, "ok");
+    fs::write(place.join("fairness.yaml"), fairness("written", 10)).unwrap();
+    level("written").await;
+    rename_over(place, &fairness("signalled", 10));
+    hang_up(&dev);
+    level("signalled").await;
+    assert_eq!(dev.interrupt(), Some(0));
+}
+
+/// Requests of the kind that reloads could hurt: each must be answered, by what it asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_request_is_lost_while_the_file_changes_all_the_time() {
+    const CHANGES: u32 = 60;
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    config_map(place, 0, &fairness("aaa", 10));
+    let dev = start(place);
+    let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let mut clients = tokio::task::JoinSet::new();
+    for n in 0..8 {
+        let (client, stop, answered) = (dev.client(), stop.clone(), answered.clone());
+        let url = format!("{}/clusters/root/api/v1/namespaces/default", dev.gateway);
+        clients.spawn(async move {
+            while !stop.load(Relaxed) {
+                let answer = client.get(&url).send().await.unwrap_or_else(|e| panic!("client {n}: {e}"));
+                let (status, text) = (answer.status(), answer.text().await.unwrap());
+                assert_eq!(status, 200, "{text}");
+                assert!(text.contains("\"name\":\"default\""), "{text}");
+                answered.fetch_add(1, Relaxed);
+            }
+        });
+    }
+    for n in 1..=CHANGES {
+        let text = match n % 5 {
+            4 => "kind: Pod\n".to_owned(),
+            // The levels' order changes with each.
+            kind => fairness(["aaa", "mmm", "zzz", "dog"][kind as usize], n),
+        };
+        match n % 4 {
+            0 => config_map(place, n, &text),
+            1 => fs::write(place.join("fairness.yaml"), &text).unwrap(),
+            _ => rename_over(place, &text),
+        }
+        if n % 3 == 0 {
+            hang_up(&dev);
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    rename_over(place, &fairness("last", 7));
+    let text = becomes(&dev, "/metrics", "last", |text| text.contains("priority_level=\"last\"")).await;
+    stop.store(true, Relaxed);
+    while let Some(done) = clients.join_next().await {
+        done.unwrap();
+    }
+    assert!(answered.load(Relaxed) > u64::from(CHANGES), "{answered:?}");
+    let count = |outcome: &str| {
+        let name = format!("fairgate_config_reloads_total{{outcome=\"{outcome}\"}} ");
+        text.lines().find_map(|l| l.strip_prefix(&*name)).map_or(0, |n| n.parse::<u32>().unwrap())
+    };
+    assert!(
+        count("applied") > 10 && count("refused") > 2,
+        "{} applied, {} refused",
+        count("applied"),
+        count("refused")
+    );
+    becomes(&dev, "/metrics", "all seats free", |text| text.contains("fairgate_shard_seats_in_use{shard=\"root\"} 0"))
+        .await;
+    assert_eq!(dev.interrupt(), Some(0));
+}
