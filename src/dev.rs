@@ -107,8 +107,8 @@ impl Settings {
 }
 
 fn open(path: &Path) -> Result<Arc<Embedded>, Failure> {
-    let store = Embedded::open(path).map_err(|e| anyhow::Error::new(e).context(path.display().to_string()))?;
-    Ok(Arc::new(store))
+    // The error names the path.
+    Ok(Arc::new(Embedded::open(path)?))
 }
 
 fn api_server(

@@ -1,7 +1,10 @@
 //! Workspaces, clusters and namespaces from their creation to their end, on the real registry and store.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "what fails here is a failed test")]
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use apiserver_api::{ClusterName, Status};
 use apiserver_controllers::Options;
@@ -21,7 +24,11 @@ struct Fixture {
     registry: Registry,
     shutdown: CancellationToken,
     controllers: tokio::task::JoinHandle<()>,
+    begun: Instant,
 }
+
+/// What a test takes at most, on a slow machine too.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Fixture {
     async fn start() -> Self {
@@ -34,7 +41,13 @@ impl Fixture {
         let shutdown = CancellationToken::new();
         let options = Options { external_url: "https://door".into(), shard: "root".into() };
         let controllers = tokio::spawn(apiserver_controllers::run(registry.clone(), options, shutdown.clone()));
-        Self { registry, shutdown, controllers }
+        Self { registry, shutdown, controllers, begun: Instant::now() }
+    }
+
+    /// Between two looks at something that is awaited; gives up when that takes for ever.
+    async fn pause(&self) {
+        assert!(self.begun.elapsed() < PATIENCE, "gave up waiting");
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
 
     async fn stop(self) -> Registry {
@@ -70,13 +83,13 @@ impl Fixture {
             if workspace["status"]["phase"] == "Ready" {
                 return workspace["spec"]["cluster"].as_str().unwrap().parse().unwrap();
             }
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            self.pause().await;
         }
     }
 
     async fn until_gone(&self, resource: &'static Resource, cluster: &ClusterName, name: &str) {
         while self.get(resource, cluster, name).await.is_some() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            self.pause().await;
         }
     }
 }
@@ -153,7 +166,7 @@ async fn a_namespace_waits_for_content_that_finalizers_hold() {
         if left.len() == 1 && left[0].value().unwrap()["metadata"]["deletionTimestamp"].is_string() {
             break;
         }
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        fixture.pause().await;
     }
     let namespace = fixture.get(namespaces, &root(), "shop").await.unwrap();
     assert_eq!(namespace["status"]["phase"], "Terminating");
@@ -176,7 +189,7 @@ async fn what_was_begun_before_a_restart_is_finished_after_it() {
     registry.create(workspaces(), &root(), "", object, &WriteOptions::default()).await.unwrap();
     let fixture = Fixture::over(registry);
     while fixture.get(workspaces(), &root(), "late").await.unwrap()["status"]["phase"] != "Ready" {
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        fixture.pause().await;
     }
     fixture.stop().await;
 }
