@@ -7,7 +7,7 @@ use apiserver_api::{Status, url};
 use apiserver_cache::CacheServer;
 use apiserver_server::{ApiServer, Registry, Trust};
 use apiserver_storage::{Embedded, Store};
-use config::{FairnessConfig, GatewayConfig};
+use config::{Compat, FairnessConfig, GatewayConfig};
 use observers::Observers;
 use proxy::{Body, Directory, Gateway, GatewayOptions, Limits, LocalService, ShardOptions, Upstream};
 use tokio::{runtime::Runtime, sync::mpsc};
@@ -60,6 +60,7 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
             observers: Some((counts, feed)),
         }],
         fairness: config.fairness,
+        compat: config.compat,
         healthy: Some(healthy(store.clone())),
         directory: Directory::Watch,
         limits: Limits::default(),
@@ -83,6 +84,7 @@ struct Settings {
     drop_groups: Vec<String>,
     seats: u32,
     fairness: Option<FairnessConfig>,
+    compat: Compat,
     observers: observers::Options,
 }
 
@@ -102,6 +104,7 @@ impl Settings {
             drop_groups: Vec::new(),
             seats: args.seats.unwrap_or(SEATS),
             fairness,
+            compat: file.as_ref().map_or(Compat::Fairgate, |f| f.fairness.compat),
         })
     }
 }

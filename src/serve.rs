@@ -28,6 +28,7 @@ pub(crate) fn serve(args: &cli::Serve) -> Result<(), Failure> {
         drop_groups: config.authentication.drop_groups,
         shards,
         fairness,
+        compat: config.fairness.compat,
         healthy: None,
         directory: Directory::Watch,
         limits: Limits::default(),

@@ -110,6 +110,18 @@ pub struct Fairness {
     pub enabled: bool,
     /// `None`: the bootstrap objects of Kubernetes, all workspaces alike.
     pub file: Option<PathBuf>,
+    /// Whose rules order the requests of a workspace.
+    pub compat: Compat,
+}
+
+/// Whether a rule that we changed on purpose is in force, or the one of Kubernetes v1.34 (apf.md 8).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Compat {
+    /// Our rules.
+    #[default]
+    Fairgate,
+    /// Those of Kubernetes v1.34, known defects included: for migrations and for tests of parity.
+    Upstream,
 }
 
 /// See [`GatewayConfig::observers`].
@@ -250,6 +262,7 @@ struct RawShardTls {
 struct RawFairness {
     enabled: Option<bool>,
     file: Option<String>,
+    compat: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -294,6 +307,7 @@ impl Checker<'_, '_> {
         let fairness = Fairness {
             enabled: raw.fairness.enabled.unwrap_or(true),
             file: self.optional_file("fairness.file", raw.fairness.file),
+            compat: self.compat(raw.fairness.compat.as_deref()),
         };
         let observers = self.observers(&raw.observers);
         Some(GatewayConfig {
@@ -385,6 +399,17 @@ impl Checker<'_, '_> {
         let interval = seconds.and_then(|nanos| u64::try_from(nanos).ok()).map(Duration::from_nanos);
         let interval = interval.ok_or(format!("is {text:?}; want a duration from 1s to 24h, for example 5m"));
         Some(Observers { resync_interval: self.faults.check("observers.resyncInterval", interval)? })
+    }
+
+    fn compat(&mut self, text: Option<&str>) -> Compat {
+        match text {
+            None | Some("fairgate") => Compat::Fairgate,
+            Some("upstream") => Compat::Upstream,
+            Some(other) => {
+                self.faults.add("fairness.compat", format!("is {other:?}; want fairgate or upstream"));
+                Compat::Fairgate
+            }
+        }
     }
 
     fn address(&mut self, field: &str, text: &str) -> Option<SocketAddr> {

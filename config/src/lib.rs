@@ -18,5 +18,5 @@ pub use self::{
     fairness::{FairnessConfig, Source},
     fault::{ConfigError, Fault, Faults, Position},
     file::File,
-    gateway::{Admin, Authentication, Fairness, GatewayConfig, Listen, ListenTls, Observers, Shard, ShardTls},
+    gateway::{Admin, Authentication, Compat, Fairness, GatewayConfig, Listen, ListenTls, Observers, Shard, ShardTls},
 };

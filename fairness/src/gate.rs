@@ -12,6 +12,7 @@
 //! # Costs
 //! Without contention a request takes the lock twice and allocates nothing, once its workspace's nodes exist.
 
+mod engine;
 mod state;
 mod stats;
 mod waiting;
@@ -65,8 +66,10 @@ pub struct GatePolicy {
     pub platform_shares: u32,
     /// Shares that all unknown workspaces have together.
     pub unknown_shares: u32,
-    /// The scheduler's dials.
+    /// The scheduler's dials; without effect under [`Compat::Upstream`].
     pub tuning: Tuning,
+    /// Whether Kubernetes' own queues and division of seats decide, see [`upstream`](crate::upstream).
+    pub compat: Compat,
 }
 
 impl Default for GatePolicy {
@@ -78,13 +81,14 @@ impl Default for GatePolicy {
             platform_shares: 120,
             unknown_shares: 30,
             tuning: Tuning::default(),
+            compat: Compat::Fairgate,
         }
     }
 }
 
 impl fmt::Debug for GatePolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GatePolicy").field("tuning", &self.tuning).finish_non_exhaustive()
+        f.debug_struct("GatePolicy").field("tuning", &self.tuning).field("compat", &self.compat).finish_non_exhaustive()
     }
 }
 
@@ -214,7 +218,7 @@ impl Gate {
     /// How many workspaces there are on the shard, whether or not they send requests. With fewer than two
     /// nothing is kept free for newcomers. Two are assumed.
     pub fn set_known_workspaces(&self, workspaces: u32) {
-        self.with(|state, _| state.shard.core_mut().set_known(workspaces));
+        self.with(|state, _| state.shard.set_known(workspaces));
     }
 
     /// Puts another profile in force. Who waits in a level that is gone is served there under its old dials; who

@@ -7,15 +7,7 @@
 //!
 //! Cost: [`limits`] is O(n log n) in the levels, and runs when a configuration or a workspace's seats change.
 
-/// Whether a rule that we changed on purpose is in force, or the one of Kubernetes v1.34 (apf.md 8).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Compat {
-    /// Our rules.
-    #[default]
-    Fairgate,
-    /// Those of Kubernetes v1.34, known defects included: for tests of parity and for migrations.
-    Upstream,
-}
+pub use config::Compat;
 
 /// Queues of one level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

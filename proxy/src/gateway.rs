@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use config::{ConfigError, FairnessConfig};
+use config::{Compat, ConfigError, FairnessConfig};
 use fairness::{Gate, GateOptions, PricingOptions, WatchOptions, WatchTracker};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -203,7 +203,8 @@ pub(crate) fn build(options: &GatewayOptions, workers: usize) -> Result<Core, St
     }
     let clock = Arc::new(WallClock::new());
     let index = Arc::new(Index::new(options.directory, options.shards.len()));
-    let fairness = options.fairness.as_ref().map(|config| Fairness::new(config, &options.shards, &index));
+    let fairness = options.fairness.as_ref();
+    let fairness = fairness.map(|config| Fairness::new(config, options.compat, &options.shards, &index));
     let entry = |shard: &crate::ShardOptions| {
         let gate = fairness.as_ref().map(|fairness| {
             let profile = fairness.rules().profile.clone();
@@ -215,7 +216,7 @@ pub(crate) fn build(options: &GatewayOptions, workers: usize) -> Result<Core, St
             // One more pool than workers: for the gateway's own requests.
             shard: Shard::new(shard, &options.limits, workers + 1)?,
             gate,
-            pricing: PricingOptions::for_shard(shard.seats),
+            pricing: pricing(options.compat, shard.seats),
             observers,
             feed,
         })
@@ -238,6 +239,14 @@ pub(crate) fn build(options: &GatewayOptions, workers: usize) -> Result<Core, St
         healthy: options.healthy.clone(),
         clock,
     })
+}
+
+/// Under upstream's rules with its ceiling too.
+fn pricing(compat: Compat, seats: u32) -> PricingOptions {
+    match compat {
+        Compat::Fairgate => PricingOptions::for_shard(seats),
+        Compat::Upstream => PricingOptions { compat, ..PricingOptions::default() },
+    }
 }
 
 fn listen(listener: std::net::TcpListener) -> std::io::Result<TcpListener> {

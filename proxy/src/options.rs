@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, net::TcpListener, sync::Arc, time::Duration};
 
-use config::FairnessConfig;
+use config::{Compat, FairnessConfig};
 use observers::{Observers, WorkspaceEvent};
 use tokio::sync::mpsc;
 use tower::util::BoxCloneSyncService;
@@ -119,6 +119,8 @@ pub struct GatewayOptions {
     pub shards: Vec<ShardOptions>,
     /// Levels, FlowSchemas and workspace classes; `None` lets everything pass at once.
     pub fairness: Option<FairnessConfig>,
+    /// Whether Kubernetes' own rules price, queue and start the requests of each workspace.
+    pub compat: Compat,
     /// Asked by the probes: whether what else runs in this process, such as a bundled shard, is well.
     pub healthy: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
     /// See [`Directory`].

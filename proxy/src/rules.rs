@@ -10,8 +10,8 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use config::{FairnessConfig, Source, Weight, WorkspaceClass};
-use fairness::{Compat, GatePolicy, Profile, scheduler};
+use config::{Compat, FairnessConfig, Source, Weight, WorkspaceClass};
+use fairness::{GatePolicy, Profile, scheduler};
 use serde::Serialize;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
@@ -29,12 +29,17 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    pub(crate) fn new(config: &FairnessConfig, seats: impl Iterator<Item = u32>, index: &Arc<Index>) -> Self {
+    pub(crate) fn new(
+        config: &FairnessConfig,
+        compat: Compat,
+        seats: impl Iterator<Item = u32>,
+        index: &Arc<Index>,
+    ) -> Self {
         // Workspaces inherit the operator's objects; no two of them see the same UIDs.
         let profile = Profile::compile(&config.flow_schemas, &config.priority_levels).inherited();
         profile.problems().iter().for_each(|problem| tracing::warn!("fairness: {problem}"));
         let ceilings = |seats| {
-            let limits = fairness::levels::limits(seats, profile.levels(), Compat::Fairgate);
+            let limits = fairness::levels::limits(seats, profile.levels(), compat);
             limits.iter().map(|l| l.max_seats).collect()
         };
         let classes: Arc<[_]> = config.classes.as_slice().into();
@@ -63,6 +68,7 @@ impl Rules {
 /// The snapshot in force, and what operators are told of it.
 pub(crate) struct Fairness {
     rules: Arc<ArcSwap<Rules>>,
+    compat: Compat,
     seats: Box<[u32]>,
     /// Held while a configuration is put in force: one at a time.
     status: Mutex<Status>,
@@ -90,12 +96,12 @@ struct Refused {
 }
 
 impl Fairness {
-    pub(crate) fn new(config: &FairnessConfig, shards: &[ShardOptions], index: &Arc<Index>) -> Self {
+    pub(crate) fn new(config: &FairnessConfig, compat: Compat, shards: &[ShardOptions], index: &Arc<Index>) -> Self {
         let seats: Box<[u32]> = shards.iter().map(|s| s.seats).collect();
-        let rules = Rules::new(config, seats.iter().copied(), index);
+        let rules = Rules::new(config, compat, seats.iter().copied(), index);
         let (file, sha256) = names(config.source.as_ref());
         let status = Status { file, sha256, generation: 1, in_force_since: now(), last_error: None };
-        Self { rules: Arc::new(ArcSwap::from_pointee(rules)), seats, status: Mutex::new(status) }
+        Self { rules: Arc::new(ArcSwap::from_pointee(rules)), compat, seats, status: Mutex::new(status) }
     }
 
     /// The snapshot in force.
@@ -110,7 +116,7 @@ impl Fairness {
     /// Puts another configuration in force, then lets `follow` bring the gates after it. The flag says whether the
     /// classes are others.
     pub(crate) fn replace(&self, config: &FairnessConfig, index: &Arc<Index>, follow: impl FnOnce(&Rules, bool)) {
-        let rules = Rules::new(config, self.seats.iter().copied(), index);
+        let rules = Rules::new(config, self.compat, self.seats.iter().copied(), index);
         let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.rules();
         let rules = Arc::new(rules.after(&old));
@@ -138,7 +144,7 @@ impl Fairness {
             let class = rules.classes.iter().find(|class| class.matches(&path, &labels));
             class.map_or_else(scheduler::WorkspaceClass::default, given)
         };
-        GatePolicy { classes: Arc::new(lookup), ..GatePolicy::default() }
+        GatePolicy { classes: Arc::new(lookup), compat: self.compat, ..GatePolicy::default() }
     }
 }
 

@@ -290,6 +290,7 @@ mod tests {
             drop_groups: Vec::new(),
             shards: vec![ShardOptions { name: "root".into(), seats: 1, upstream, observers: None }],
             fairness: None,
+            compat: config::Compat::Fairgate,
             directory: crate::Directory::Static,
             limits: Limits::default(),
             healthy: None,

@@ -16,7 +16,7 @@ shards:
   url: http://localhost:8080/
   seats: 1
 observers: { resyncInterval: 90s }
-fairness: { enabled: false, file: fairness.yaml }
+fairness: { enabled: false, file: fairness.yaml, compat: upstream }
 ";
 
 fn parse(text: &str) -> Result<GatewayConfig, Vec<String>> {
@@ -42,7 +42,8 @@ fn a_full_file_is_read() {
     let shown = ("/etc/fairgate/c.pem".into(), "/etc/fairgate/ck.pem".into());
     assert_eq!(root.tls.as_ref().unwrap().client_certificate, Some(shown));
     assert_eq!((amber.url.scheme_str(), &amber.tls), (Some("http"), &None));
-    assert_eq!(config.fairness, Fairness { enabled: false, file: Some("/etc/fairgate/fairness.yaml".into()) });
+    let file = Some("/etc/fairgate/fairness.yaml".into());
+    assert_eq!(config.fairness, Fairness { enabled: false, file, compat: Compat::Upstream });
     assert_eq!(config.observers.resync_interval, Duration::from_secs(90));
 }
 
@@ -56,8 +57,17 @@ fn what_is_left_out_has_defaults() {
     assert_eq!((config.workers, config.listen.tls, config.authentication.anonymous), (0, None, false));
     assert_eq!(config.admin.address.to_string(), DEFAULT_ADMIN);
     assert_eq!(config.authentication.drop_groups, DROPPED_GROUPS);
-    assert_eq!(config.fairness, Fairness { enabled: true, file: None });
+    assert_eq!(config.fairness, Fairness { enabled: true, file: None, compat: Compat::Fairgate });
     assert_eq!(config.observers.resync_interval, Duration::from_secs(300));
+}
+
+#[test]
+fn only_two_sets_of_rules_are_known() {
+    let compat = |word: &str| parse(&GOOD.replace("compat: upstream", &format!("compat: {word}")));
+    assert_eq!(compat("fairgate").unwrap().fairness.compat, Compat::Fairgate);
+    let faults = compat("kubernetes").unwrap_err();
+    assert!(faults[0].ends_with("fairness.compat: is \"kubernetes\"; want fairgate or upstream"), "{faults:?}");
+    assert_eq!(faults.len(), 1, "{faults:?}");
 }
 
 #[test]

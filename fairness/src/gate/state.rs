@@ -6,12 +6,13 @@ use apiserver_api::ClusterName;
 use hashbrown::HashMap;
 
 use super::{
-    ClassLookup, Classified, Compat, GateOptions, GatePolicy, Profile, Rejection, Request,
+    ClassLookup, Classified, GateOptions, GatePolicy, Profile, Rejection, Request,
+    engine::{self, Arrived, Engine},
     stats::{Counters, FlowTable, Reason},
 };
 use crate::{
     profile::CATCH_ALL,
-    scheduler::{Arrival, RefusedArrival, RequestId, Shard, WorkspaceClass, WorkspaceId},
+    scheduler::{RefusedArrival, RequestId, WorkspaceClass, WorkspaceId},
     wait::{DEFAULT_WAIT_LIMIT, wait_limit},
 };
 
@@ -33,7 +34,7 @@ pub(super) enum Decision {
 /// What a permit must give back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Grant {
-    /// `None`: exempt.
+    /// `None`: exempt, and without an id.
     id: Option<RequestId>,
     flow: u32,
     pub(super) seats: u32,
@@ -97,7 +98,7 @@ impl Wakes {
 }
 
 pub(super) struct State {
-    pub(super) shard: Shard,
+    pub(super) shard: Engine,
     pub(super) profile: Arc<Profile>,
     pub(super) seats: u32,
     names: HashMap<ClusterName, WorkspaceId>,
@@ -121,14 +122,14 @@ const REAP_PER_TICK: usize = 256;
 
 impl State {
     pub(super) fn new(now: u64, options: &GateOptions, policy: &GatePolicy) -> Self {
-        let mut shard = Shard::new(options.seats, options.profile.levels(), policy.tuning, Compat::Fairgate);
+        let mut shard = Engine::new(now, options, policy);
         let shares = |shares| WorkspaceClass::Shares { shares, borrowing_limit_percent: None };
         let platform = shard.add_workspace(now, shares(policy.platform_shares));
         let unknown = shard.add_workspace(now, shares(policy.unknown_shares));
         for id in [platform, unknown] {
             shard.keep_workspace(id);
         }
-        shard.core_mut().set_known(2);
+        shard.set_known(2);
         let mut state = Self {
             shard,
             profile: options.profile.clone(),
@@ -186,17 +187,16 @@ impl State {
             Tenant::Unknown => self.unknown,
         };
         let cost = request.cost;
-        let width = cost.initial_seats.max(cost.final_seats).max(1);
-        let tail = cost.additional_latency.as_nanos().min(u128::from(u64::MAX)) as u64;
+        let (width, tail) = (engine::width(&cost), engine::tail(&cost));
         let (level, flow) = self.place(request);
-        let (id, may_wait) = match self.shard.arrive(now, workspace, level, request.class.flow, width) {
-            Ok(Arrival::Exempt(seats)) => {
+        let (id, may_wait) = match self.shard.arrive(now, workspace, level, request.class.flow, &cost) {
+            Ok(Arrived::Exempt(id, seats)) => {
                 self.flows.at(flow).started(seats);
                 self.counters(workspace).dispatched += 1;
-                return Decision::Run(Grant { id: None, flow, seats, tail });
+                return Decision::Run(Grant { id, flow, seats, tail });
             }
-            Ok(Arrival::Queued(id)) => (id, true),
-            Ok(Arrival::NowOrNever(id)) => (id, false),
+            Ok(Arrived::Queued(id)) => (id, true),
+            Ok(Arrived::NowOrNever(id)) => (id, false),
             Err(refused) => {
                 let reason = match refused {
                     RefusedArrival::QueueFull => Reason::QueueFull,
@@ -205,7 +205,7 @@ impl State {
                 return Decision::Reject(self.reject(now, workspace, level, flow, width, reason));
             }
         };
-        let seats = self.shard.core().width(id);
+        let seats = self.shard.width(id);
         let grant = Grant { id: Some(id), flow, seats, tail };
         self.take_slot(id, now, workspace, flow);
         self.flows.at(flow).queued(seats);
@@ -217,7 +217,7 @@ impl State {
             Reason::ConcurrencyLimit
         } else if deadline <= now {
             Reason::TimeOut
-        } else if self.hopeless(now, workspace, level, deadline - now) {
+        } else if self.shard.hopeless(now, workspace, level, deadline - now) {
             Reason::Deadline
         } else {
             return Decision::Wait(Ticket { grant, id, workspace, deadline });
@@ -256,17 +256,11 @@ impl State {
         }
     }
 
-    /// Whether a request at the end of the queue would wait for more than twice the time it has. Only
-    /// asked of workspaces that run something: for others the prediction is too rough (scheduler.md 11).
-    fn hopeless(&mut self, now: u64, workspace: WorkspaceId, level: u16, left: u64) -> bool {
-        self.shard.level_in_use(workspace, level) > 0 && self.shard.expected_wait(now, workspace, level, 0) / 2 > left
-    }
-
     /// Starts all that can start. Says whether `own` did; nobody is woken for that one.
     fn pump(&mut self, now: u64, own: Option<RequestId>, wakes: &mut Wakes) -> bool {
         let mut own_started = false;
         while let Some(id) = self.shard.dispatch(now) {
-            let seats = self.shard.core().width(id);
+            let seats = self.shard.width(id);
             let Some(slot) = self.slots.get_mut(id.index()) else { continue };
             let wait = now.saturating_sub(slot.arrived);
             let flow = self.flows.at(slot.flow);
@@ -303,8 +297,8 @@ impl State {
         self.flows.at(flow).counters.reject(reason);
         self.counters(workspace).reject(reason);
         self.rejections += 1;
-        let wait = self.shard.expected_wait(now, workspace, level, width);
-        Rejection { reason: reason.as_str(), retry_after: retry_after(wait, self.rejections) }
+        let retry_after = self.shard.retry_after(now, workspace, level, width, self.rejections);
+        Rejection { reason: reason.as_str(), retry_after }
     }
 
     /// A waiting request goes, unserved.
@@ -323,7 +317,7 @@ impl State {
         waker: &Waker,
         wakes: &mut Wakes,
     ) -> Option<Result<Grant, Rejection>> {
-        if !self.shard.core().is_waiting(ticket.id) {
+        if !self.shard.is_waiting(ticket.id) {
             return Some(Ok(ticket.grant));
         }
         let slot = self.slots.get_mut(ticket.id.index())?;
@@ -334,6 +328,10 @@ impl State {
             return None;
         }
         let wait = now.saturating_sub(slot.arrived);
+        Some(Err(self.time_out(now, ticket, wait, wakes)))
+    }
+
+    fn time_out(&mut self, now: u64, ticket: Ticket, wait: u64, wakes: &mut Wakes) -> Rejection {
         let current = self.is_current(ticket);
         self.flows.at(ticket.grant.flow).waited(wait);
         self.leave_queue(now, ticket.grant, ticket.id, wakes);
@@ -341,7 +339,7 @@ impl State {
         let level = self.profile.level_named(self.flows.level(flow)).unwrap_or(self.profile.catch_all_level());
         // Its workspace may have been forgotten, and another have taken its place.
         let workspace = if current { workspace } else { self.unknown };
-        Some(Err(self.reject(now, workspace, level, flow, ticket.grant.seats, Reason::TimeOut)))
+        self.reject(now, workspace, level, flow, ticket.grant.seats, Reason::TimeOut)
     }
 
     fn is_current(&self, ticket: Ticket) -> bool {
@@ -351,9 +349,15 @@ impl State {
 
     /// Nobody waits for this request any more.
     pub(super) fn abandon(&mut self, now: u64, ticket: Ticket, wakes: &mut Wakes) {
-        if !self.shard.core().is_waiting(ticket.id) {
+        if !self.shard.is_waiting(ticket.id) {
             // It was started in the meantime: it did nothing, and leaves no tail.
             return self.settle(now, Grant { tail: 0, ..ticket.grant }, wakes);
+        }
+        if self.shard.is_upstream() {
+            // Upstream does not tell a client that went from one whose time was up.
+            let wait = self.slots.get(ticket.id.index()).map_or(0, |slot| now.saturating_sub(slot.arrived));
+            self.time_out(now, ticket, wait, wakes);
+            return;
         }
         self.flows.at(ticket.grant.flow).counters.reject(Reason::Cancelled);
         if self.is_current(ticket) {
@@ -366,24 +370,18 @@ impl State {
     pub(super) fn settle(&mut self, now: u64, grant: Grant, wakes: &mut Wakes) {
         self.end_tails(now, wakes);
         self.flows.at(grant.flow).answered();
-        if grant.tail > 0 {
-            self.tails.push(Reverse((now.saturating_add(grant.tail), grant)));
-        } else {
-            self.give_back(now, grant);
-            self.pump(now, None, wakes);
+        match self.shard.finish(now, grant.id, grant.tail) {
+            Some(until) => self.tails.push(Reverse((until, grant))),
+            None => self.give_back(now, grant),
         }
+        self.pump(now, None, wakes);
         self.reap(now, REAP_PER_EVENT);
     }
 
     fn give_back(&mut self, now: u64, grant: Grant) {
         self.flows.at(grant.flow).gave_back(grant.seats);
-        match grant.id {
-            None => self.shard.exempt_end(now, grant.seats),
-            Some(id) => {
-                let ended = self.shard.complete(now, id);
-                debug_assert!(ended, "a permit ends its request once");
-            }
-        }
+        let ended = self.shard.complete(now, grant.id, grant.seats);
+        debug_assert!(ended, "a permit ends its request once");
     }
 
     fn end_tails(&mut self, now: u64, wakes: &mut Wakes) {
@@ -399,14 +397,14 @@ impl State {
     }
 
     fn reap(&mut self, now: u64, most: usize) {
-        self.shard.reap(now, most);
-        while let Some(id) = self.shard.reaped(now) {
-            if let Some(known) = self.known.get_mut(id.index())
+        let (known, names) = (&mut self.known, &mut self.names);
+        self.shard.reap(now, most, |id| {
+            if let Some(known) = known.get_mut(id.index())
                 && let Some(name) = std::mem::take(known).name
             {
-                self.names.remove(&name);
+                names.remove(&name);
             }
-        }
+        });
     }
 
     pub(super) fn tick(&mut self, now: u64, wakes: &mut Wakes) -> Option<u64> {
@@ -421,8 +419,7 @@ impl State {
     /// Notes the next thing that is due; says whether it is earlier than what the driver sleeps for.
     pub(super) fn rearm(&mut self) -> bool {
         let tail = self.tails.peek().map(|Reverse((end, _))| *end);
-        let idle = self.shard.next_reap();
-        let next = [tail, idle, self.shard.core().next_wakeup()].into_iter().flatten().min().unwrap_or(u64::MAX);
+        let next = [tail, self.shard.next_due()].into_iter().flatten().min().unwrap_or(u64::MAX);
         let earlier = next < self.armed;
         self.armed = self.armed.min(next);
         earlier
@@ -463,7 +460,7 @@ impl State {
 
 /// Seconds after which a retry makes sense: the expected wait, spread by up to a fifth to either side so that
 /// clients do not come back together, 1 to 32.
-fn retry_after(wait_ns: u64, number: u64) -> u32 {
+pub(super) fn retry_after(wait_ns: u64, number: u64) -> u32 {
     // Any mixing will do: neighbours must differ.
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
     let spread = u128::from(wait_ns) * u128::from(800 + mixed * 400 / 1024) / 1000;

@@ -346,17 +346,17 @@ impl Gate {
             }
             for index in from..(from + PART).min(end) {
                 let Some(id) = state.shard.workspace_at(index) else { continue };
-                let Some(node) = state.shard.workspace_state(now, id) else { continue };
+                let Some(node) = state.shard.workspace_load(now, id) else { continue };
                 let Some(known) = state.known.get(index) else { continue };
                 let stats = WorkspaceStats {
                     name: known.name.clone(),
-                    seats_in_use: node.in_use.into(),
-                    limit: node.spec.maximum.min(state.seats).into(),
-                    waiting: node.waiting.into(),
+                    seats_in_use: node.in_use,
+                    limit: node.limit.min(state.seats.into()),
+                    waiting: node.waiting,
                     dispatched: known.counters.dispatched,
                     rejected: known.counters.rejected,
                 };
-                all.push((u64::from(node.in_use) + node.waiting_seats, stats));
+                all.push((node.in_use + node.waiting_seats, stats));
             }
             from += PART;
         }
@@ -376,15 +376,15 @@ impl Gate {
     /// The shard as a whole.
     pub fn shard_stats(&self) -> ShardStats {
         let state = self.lock();
-        let core = state.shard.core();
+        let load = state.shard.load();
         ShardStats {
             seats: state.seats,
-            in_use: core.in_use(core.root()),
-            exempt: core.exempt(),
-            waiting: core.waiting(core.root()),
+            in_use: load.in_use as u32,
+            exempt: load.exempt as u32,
+            waiting: load.waiting as u32,
             workspaces: state.known.iter().filter(|known| known.is_present()).count(),
-            nodes: core.nodes(),
-            horizon_ns: core.horizon(),
+            nodes: load.nodes,
+            horizon_ns: load.horizon,
         }
     }
 }

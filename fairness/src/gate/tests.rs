@@ -374,7 +374,7 @@ async fn profiles_change_under_load() {
         async move {
             for n in 0.. {
                 gate.set_profile(PROFILES[n % PROFILES.len()].clone());
-                gate.lock().shard.core().verify().unwrap();
+                gate.lock().shard.verify().unwrap();
                 tokio::task::yield_now().await;
             }
         }
@@ -513,7 +513,7 @@ proptest! {
                 }
                 Op::Drop(_) | Op::Poll(_) | Op::Abandon(_) => {}
             }
-            gate.lock().shard.core().verify().map_err(TestCaseError::fail)?;
+            gate.lock().shard.verify().map_err(TestCaseError::fail)?;
             let flows = gate.level_stats().flows;
             let sum = |of: fn(&FlowStats) -> u64| flows.iter().map(of).sum::<u64>();
             let rejected = sum(|f| f.rejected.iter().sum());

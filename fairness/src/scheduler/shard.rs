@@ -18,6 +18,11 @@ use crate::levels::{Compat, Level, LevelKind, Limits, limits};
 pub struct WorkspaceId(u32);
 
 impl WorkspaceId {
+    /// An id outside this scheduler, for the other one behind the gate.
+    pub(crate) fn new(index: u32) -> Self {
+        Self(index)
+    }
+
     /// A small number that no other present workspace has, for tables beside the scheduler.
     pub fn index(self) -> usize {
         self.0 as usize

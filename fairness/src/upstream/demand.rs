@@ -161,6 +161,11 @@ impl Adjustment {
         for (level, period) in self.levels.iter_mut().zip(periods) {
             level.meter.note(period);
         }
+        self.divide();
+    }
+
+    /// Divides the seats anew by the demand of the last period.
+    pub fn divide(&mut self) {
         let demand = |level: &LevelDemand| Demand {
             exempt: level.exempt,
             limits: level.limits,

@@ -69,6 +69,21 @@ pub struct Counts {
     pub rejected: u64,
     /// Requests cancelled while they waited.
     pub cancelled: u64,
+    /// Requests that were started.
+    pub dispatched: u64,
+}
+
+/// What is in a queue set now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Requests that wait.
+    pub waiting: u64,
+    /// Seats that they ask for.
+    pub waiting_seats: u64,
+    /// Requests that run, without those that linger.
+    pub executing: u64,
+    /// Seats of those that run or linger.
+    pub seats_in_use: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -295,6 +310,16 @@ impl QueueSet {
         self.demand.reset(now)
     }
 
+    /// What is in it now.
+    pub fn load(&self) -> Load {
+        Load {
+            waiting: self.waiting,
+            waiting_seats: self.waiting_seats,
+            executing: self.executing,
+            seats_in_use: self.seats_in_use,
+        }
+    }
+
     /// Counts since the start.
     pub fn counts(&self) -> Counts {
         self.counts
@@ -410,6 +435,7 @@ impl QueueSet {
 
     fn start(&mut self, ticket: Ticket, queue: Option<usize>, work: Work) {
         self.executing += 1;
+        self.counts.dispatched += 1;
         self.seats_in_use += u64::from(work.max_seats());
         self.requests.insert(ticket, Request::Running { queue, work, since: self.now });
         self.note_demand();

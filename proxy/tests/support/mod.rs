@@ -41,6 +41,7 @@ pub fn options(shards: Vec<ShardOptions>) -> GatewayOptions {
         drop_groups: Vec::new(),
         shards,
         fairness: None,
+        compat: config::Compat::Fairgate,
         healthy: None,
         directory: Directory::Static,
         limits: Limits::default(),
