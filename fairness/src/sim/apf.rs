@@ -3,8 +3,9 @@
 //!
 //! Weights are shares; a tenant with seats counts as one whose shares give it these. Levels lend what the
 //! scenario says, and half if it says nothing. Seats are divided anew every ten seconds, as upstream does.
-//! Two things are not upstream's: queues have no length limit, since those of the other mode have none, and
-//! a request may be as wide as the scenario wants.
+//! A level that does not say how many queues it has gets upstream's default of 64, of which a flow uses 6.
+//! Two things are not upstream's: without `queue_length` any number may wait, as in the other mode, and a
+//! request may be as wide as the scenario wants.
 
 use std::{collections::VecDeque, iter::repeat_n};
 
@@ -15,14 +16,16 @@ use super::{
     server::{Completion, Server},
 };
 use crate::{
-    Compat, Level, LevelKind, Limits, Queuing, limits,
+    Compat, Level, LevelKind, Limits, limits,
     scheduler::{self, RefusedArrival, RequestId, WorkspaceClass},
     shuffle::flow_hash,
-    upstream::{ADJUSTMENT_PERIOD_NS, Adjustment, Arrival, Integrator, QueueSet, Settings, Ticket, Work},
+    upstream::{ADJUSTMENT_PERIOD_NS, Adjustment, Arrival, Integrator, QueueSet, Reason, Settings, Ticket, Work},
 };
 
-/// Queues of each level, upstream's defaults except the length limit.
-const QUEUING: Queuing = Queuing { queues: 64, hand_size: 6, queue_length_limit: u32::MAX };
+/// Queues of a level that does not say how many.
+const QUEUES: u32 = 64;
+/// How many of them a flow uses.
+const HAND_SIZE: u32 = 6;
 /// Per cent of its seats that a level lends when nothing is said.
 const LENDABLE_PERCENT: u32 = 50;
 
@@ -62,11 +65,11 @@ impl Apf {
     ) -> Self {
         let lendable = scenario.workspaces.iter().flat_map(|w| repeat_n(w.lendable, w.count.max(1) as usize));
         let tenants: Vec<_> = classes.zip(lendable).collect();
-        let settings = Settings { kind: LevelKind::Queue(QUEUING), limit: 0 };
+        let set = |level: &LevelSpec| QueueSet::new(0, Settings { kind: level.kind(QUEUES, HAND_SIZE), limit: 0 });
         let mut apf = Self {
             seats: scenario.seats,
             single: scenario.workspaces.iter().all(|w| w.levels.is_empty()),
-            sets: vec![QueueSet::new(0, settings); tenants.len() * levels.len()],
+            sets: tenants.iter().flat_map(|_| levels.iter().map(set)).collect(),
             tenants,
             levels,
             adjustment: Adjustment::default(),
@@ -113,7 +116,7 @@ impl Apf {
                 };
                 all.push(Level {
                     name: spec.name.as_str().into(),
-                    kind: LevelKind::Queue(QUEUING),
+                    kind: spec.kind(QUEUES, HAND_SIZE),
                     shares: u32::try_from(share * u64::from(spec.shares)).unwrap_or(u32::MAX),
                     lendable_percent,
                     borrowing_limit_percent,
@@ -136,8 +139,9 @@ impl Apf {
         periods.push(self.exempt.reset(now));
         self.adjustment.adjust(periods);
         let mut out = Vec::new();
-        for (at, (set, level)) in self.sets.iter_mut().zip(&self.adjustment.levels).enumerate() {
-            let settings = Settings { kind: LevelKind::Queue(QUEUING), limit: level.current };
+        let specs = self.levels.iter().cycle();
+        for (at, ((set, spec), level)) in self.sets.iter_mut().zip(specs).zip(&self.adjustment.levels).enumerate() {
+            let settings = Settings { kind: spec.kind(QUEUES, HAND_SIZE), limit: level.current };
             set.reconfigure(now, settings, &mut out);
             let ids = &self.ids;
             self.started.extend(out.drain(..).filter_map(|ticket| ids.get(&(at, ticket))));
@@ -193,7 +197,7 @@ impl Server for Apf {
         &mut self,
         now: u64,
         (tenant, level): (usize, usize),
-        queue: u32,
+        flow: u64,
         width: u32,
         tail: u64,
     ) -> Result<scheduler::Arrival, RefusedArrival> {
@@ -205,10 +209,18 @@ impl Server for Apf {
         let final_seats = if tail > 0 { width } else { 0 };
         let work = Work { initial_seats: width, final_seats, additional_latency_ns: tail };
         let mut out = Vec::new();
-        let hash = flow_hash("flow", &[&queue.to_string()]);
+        // Without queues of its own a level is told flows by number.
+        let numbered = self.levels.get(level).is_some_and(|level| level.queues.is_none());
+        let hash = if numbered { flow_hash("flow", &[&flow.to_string()]) } else { flow };
         let set = self.sets.get_mut(at).ok_or(RefusedArrival::ConcurrencyLimit)?;
-        let Arrival::Queued(ticket, _) = set.arrive(now, hash, work, &mut out) else {
-            return Err(RefusedArrival::QueueFull);
+        let ticket = match set.arrive(now, hash, work, &mut out) {
+            Arrival::Queued(ticket, _) => ticket,
+            Arrival::Running(ticket) => {
+                out.push(ticket);
+                ticket
+            }
+            Arrival::Refused(Reason::QueueFull) => return Err(RefusedArrival::QueueFull),
+            Arrival::Refused(Reason::ConcurrencyLimit) => return Err(RefusedArrival::ConcurrencyLimit),
         };
         let id = self.add(at, ticket, width);
         self.note_started(at, out);

@@ -71,6 +71,10 @@ pub struct LevelSpec {
     pub lendable: u32,
     /// Per cent of its seats that it may use more.
     pub borrow: Option<u32>,
+    /// Queues over which flows are shuffle-sharded; by default each source has queues of its own.
+    pub queues: Option<u32>,
+    /// How many of them one flow uses; 1 by default.
+    pub hand_size: Option<u32>,
     /// Requests that may wait in one queue; no limit by default.
     pub queue_length: Option<u32>,
     /// Nobody waits: who cannot be started at once is refused.
@@ -80,7 +84,7 @@ pub struct LevelSpec {
 impl LevelSpec {
     /// A level that lends nothing, borrows without limit, and lets any number wait.
     pub fn named(name: &str, shares: u32) -> Self {
-        Self { name: name.to_owned(), shares, lendable: 0, borrow: None, queue_length: None, reject: false }
+        Self { name: name.to_owned(), shares, ..Self::default() }
     }
 }
 
@@ -90,8 +94,13 @@ impl LevelSpec {
 pub struct Source {
     /// The entry of `workspaces`, or one of its copies.
     pub workspace: String,
-    /// The level; the only one by default.
+    /// The level; by default that of the request, or the only one.
     pub level: Option<String>,
+    /// What is asked for, by which FlowSchemas find the level and the flow.
+    pub request: Option<RequestSpec>,
+    /// The flow that they found.
+    #[serde(skip)]
+    pub flow: Option<u64>,
     /// Closed loop: so many clients send, wait for the end, think, and send again.
     pub clients: u32,
     /// Seconds that a client thinks.
@@ -102,7 +111,7 @@ pub struct Source {
     pub burst: u32,
     /// ... every so many seconds.
     pub burst_every_s: f64,
-    /// Queues over which they are spread.
+    /// Flows over which they are spread.
     #[serde(default = "one")]
     pub flows: u32,
     /// How long the shard works on one.
@@ -122,6 +131,28 @@ pub struct Source {
     pub give_up_s: Option<f64>,
     /// Runs at once and is only counted.
     pub exempt: bool,
+}
+
+/// What FlowSchemas look at: who asks, and for a resource or a path.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RequestSpec {
+    /// Name of the user, or `system:serviceaccount:<namespace>:<name>` of the workspace.
+    pub user: String,
+    /// Groups of the user, besides those that everybody with a credential, and every service account, is in.
+    pub groups: Vec<String>,
+    /// The API verb, for a path the lower-case method; `get` by default.
+    pub verb: Option<String>,
+    /// API group of the resource; the core group by default.
+    pub api_group: String,
+    /// Plural resource, with a subresource as in `pods/log`.
+    pub resource: String,
+    /// Its namespace; by default it is asked for without one.
+    pub namespace: String,
+    /// Name of the object, if it is about one.
+    pub name: String,
+    /// Or a path that is no resource's.
+    pub path: String,
 }
 
 fn zero() -> Distribution {

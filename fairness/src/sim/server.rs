@@ -18,12 +18,12 @@ pub(super) trait Server {
     /// Whether the server itself knows how long a tail lasts: then requests end without theirs.
     const TIMES_TAILS: bool;
 
-    /// A request comes.
+    /// A request of a flow comes, to this tenant and level.
     fn arrive(
         &mut self,
         now: u64,
         to: (usize, usize),
-        queue: u32,
+        flow: u64,
         width: u32,
         tail: u64,
     ) -> Result<Arrival, RefusedArrival>;
@@ -77,12 +77,12 @@ impl Server for Tree {
         &mut self,
         now: u64,
         (at, level): (usize, usize),
-        queue: u32,
+        flow: u64,
         width: u32,
         _: u64,
     ) -> Result<Arrival, RefusedArrival> {
         let id = self.workspace(now, at).ok_or(RefusedArrival::ConcurrencyLimit)?;
-        self.shard.arrive(now, id, level as u16, u64::from(queue), width)
+        self.shard.arrive(now, id, level as u16, flow, width)
     }
 
     fn dispatch(&mut self, now: u64) -> Option<RequestId> {

@@ -9,41 +9,25 @@ use super::{
     measure::{Area, Comparison, REACH_GRID_NS, Reached, Rejected, SAMPLES_PER_WINDOW, Tally, nanoseconds, seconds},
     random::Random,
     server::{Completion, Server, Tree},
+    setup::{Stream, Tenant, level, levels, streams, tenants, weight},
 };
 use crate::{
-    Compat, Level, LevelKind, Queuing,
+    Compat, Level, LevelKind,
+    profile::EXEMPT,
     scheduler::{Arrival, RefusedArrival, RequestId, Shard, Tuning, WorkspaceClass},
 };
-
-/// A workspace of the scenario.
-struct Tenant {
-    name: String,
-    class: WorkspaceClass,
-    /// Names of the groups it is in, as indices.
-    groups: Vec<usize>,
-    area: Area,
-    /// Per level, the exempt one last.
-    levels: Vec<Tally>,
-}
-
-/// A source, for one workspace.
-struct Stream {
-    source: Source,
-    first_queue: u32,
-    tenant: usize,
-    level: usize,
-}
 
 /// What is remembered of a request beside the scheduler.
 #[derive(Clone, Copy, Default)]
 struct Sent {
-    stream: usize,
+    stream: u32,
     flow: u32,
     arrived: u64,
     service: u64,
     tail: u64,
     width: u32,
     closed_loop: bool,
+    started: bool,
 }
 
 struct Play<'a, S> {
@@ -52,8 +36,12 @@ struct Play<'a, S> {
     random: Random,
     calendar: Calendar,
     tenants: Vec<Tenant>,
+    /// Per tenant and level, the exempt level last.
+    tallies: Vec<Tally>,
     streams: Vec<Stream>,
     sent: Vec<Sent>,
+    /// Requests of this moment: those that are not started at once get their limits of waiting.
+    fresh: Vec<RequestId>,
     groups: Vec<String>,
     level_names: Vec<String>,
     total: Area,
@@ -68,8 +56,6 @@ struct Play<'a, S> {
     decisions: u64,
 }
 
-/// Name of the level of exempt requests.
-const EXEMPT: &str = "exempt";
 /// A client whose request was refused or expired sends again after this.
 const AFTER_REFUSAL_NS: u64 = 1_000_000_000;
 
@@ -82,16 +68,9 @@ const AFTER_REFUSAL_NS: u64 = 1_000_000_000;
 /// When `check` does.
 pub fn run(scenario: &Scenario, tuning: Tuning, mut check: impl FnMut(u64, &Shard)) -> Result<Report, ScenarioError> {
     let specs = levels(scenario)?;
-    // Each source has queues of its own.
+    // Each source has queues of its own, unless the level says how many it has.
     let flows = scenario.sources.iter().map(|s| s.flows.max(1)).sum::<u32>().max(1);
-    let kind = |spec: &LevelSpec| match spec.queue_length {
-        _ if spec.reject => LevelKind::Reject,
-        limit => {
-            let queue_length_limit = limit.unwrap_or(u32::MAX);
-            LevelKind::Queue(Queuing { queues: flows, hand_size: 1, queue_length_limit })
-        }
-    };
-    let mut profile: Vec<Level> = specs.iter().map(|spec| level(spec, kind(spec))).collect();
+    let mut profile: Vec<Level> = specs.iter().map(|spec| level(spec, spec.kind(flows, 1))).collect();
     profile.push(level(&LevelSpec::named(EXEMPT, 0), LevelKind::Exempt));
     let mut play = Play::new(scenario, &specs, |classes| {
         let mut shard = Shard::new(scenario.seats, &profile, tuning, Compat::Upstream);
@@ -122,8 +101,8 @@ impl<'a, S: Server> Play<'a, S> {
         server: impl FnOnce(Vec<WorkspaceClass>) -> S,
     ) -> Result<Self, ScenarioError> {
         let names: Vec<String> = specs.iter().map(|spec| spec.name.clone()).chain([EXEMPT.to_owned()]).collect();
-        let (tenants, groups) = tenants(scenario, names.len())?;
-        let streams = streams(scenario, &tenants, &names)?;
+        let (tenants, groups) = tenants(scenario)?;
+        let streams = streams(scenario, &tenants, specs)?;
         let compared: Vec<usize> = (0..)
             .zip(&tenants)
             .filter(|(_, t)| scenario.backlogged.iter().any(|prefix| t.name.starts_with(prefix.as_str())))
@@ -135,9 +114,11 @@ impl<'a, S: Server> Play<'a, S> {
             server: server(tenants.iter().map(|t| t.class).collect()),
             random: Random::new(scenario.seed),
             calendar: Calendar::default(),
+            tallies: vec![Tally::default(); tenants.len() * names.len()],
             tenants,
             streams,
             sent: Vec::new(),
+            fresh: Vec::new(),
             groups,
             level_names: names,
             total: Area::default(),
@@ -159,26 +140,31 @@ impl<'a, S: Server> Play<'a, S> {
             if now > self.end {
                 break;
             }
-            self.step(now, event);
-            self.pump(now);
+            if self.step(now, event) {
+                self.pump(now);
+            }
             check(now, &self.server);
         }
     }
 
+    fn source(&self, stream: u32) -> Option<(&'a Source, &Stream)> {
+        let stream = self.streams.get(stream as usize)?;
+        Some((self.scenario.sources.get(stream.source as usize)?, stream))
+    }
+
     fn begin(&mut self) {
-        for at in 0..self.streams.len() {
-            let Some(stream) = self.streams.get(at) else { continue };
-            let (clients, rate, burst, flows) =
-                (stream.source.clients, stream.source.rate, stream.source.burst, stream.source.flows.max(1));
-            for client in 0..clients {
+        for stream in 0..self.streams.len() as u32 {
+            let Some((source, _)) = self.source(stream) else { continue };
+            let flows = source.flows.max(1);
+            for client in 0..source.clients {
                 let time = (self.random.unit() * 1e6) as u64;
-                self.calendar.at(time, Event::Client { stream: at, flow: client % flows });
+                self.calendar.at(time, Event::Client { stream, flow: client % flows });
             }
-            if burst > 0 {
-                self.calendar.at(0, Event::Burst { stream: at });
+            if source.burst > 0 {
+                self.calendar.at(0, Event::Burst { stream });
             }
-            if rate > 0.0 {
-                self.next_arrival(0, at);
+            if source.rate > 0.0 {
+                self.next_arrival(0, stream);
             }
         }
         for (index, change) in (0..).zip(&self.scenario.changes) {
@@ -190,74 +176,70 @@ impl<'a, S: Server> Play<'a, S> {
         }
     }
 
-    fn next_arrival(&mut self, now: u64, stream: usize) {
-        let Some(rate) = self.streams.get(stream).map(|s| s.source.rate) else { return };
-        let time = now + nanoseconds(self.random.exponential(1.0 / rate));
-        if let Some(time) = self.on_from(stream, time) {
+    fn next_arrival(&mut self, now: u64, stream: u32) {
+        let Some((source, _)) = self.source(stream) else { return };
+        let time = now + nanoseconds(self.random.exponential(1.0 / source.rate));
+        if let Some(time) = on_from(source, time) {
             self.calendar.at(time, Event::Arrival { stream });
         }
     }
 
-    /// The first moment from `time` on at which the stream sends.
-    fn on_from(&self, stream: usize, time: u64) -> Option<u64> {
-        let on = &self.streams.get(stream)?.source.on_s;
-        if on.is_empty() {
-            return Some(time);
-        }
-        let later = |(from, to): &(f64, f64)| (time < nanoseconds(*to)).then(|| time.max(nanoseconds(*from)));
-        on.iter().filter_map(later).min()
-    }
-
-    fn step(&mut self, now: u64, event: Event) {
+    /// What happens now; says whether it may let somebody start.
+    fn step(&mut self, now: u64, event: Event) -> bool {
         match event {
-            Event::Client { stream, flow } => match self.on_from(stream, now) {
+            Event::Client { stream, flow } => match self.source(stream).and_then(|(source, _)| on_from(source, now)) {
                 Some(time) if time == now => self.send(now, stream, flow, true),
                 Some(time) => self.calendar.at(time, event),
                 None => {}
             },
             Event::Arrival { stream } => {
-                let flows = self.streams.get(stream).map_or(1, |s| s.source.flows.max(1));
+                let flows = self.source(stream).map_or(1, |(source, _)| source.flows.max(1));
                 let flow = (self.random.unit() * f64::from(flows)) as u32;
                 self.send(now, stream, flow, false);
                 self.next_arrival(now, stream);
             }
             Event::Burst { stream } => self.burst(now, stream),
-            Event::Answer { stream, flow } => self.send_again(now, stream, flow, 0),
+            Event::Answer { stream, flow } => {
+                self.send_again(now, stream, flow, 0);
+                return false;
+            }
             Event::End { id } => self.end(now, id),
             Event::ExemptEnd { seats } => self.server.exempt_end(now, seats),
-            Event::Expire { id } => self.unserved(now, id, AFTER_REFUSAL_NS, |r| &mut r.time_out),
-            Event::NowOrNever { id } => self.unserved(now, id, AFTER_REFUSAL_NS, |r| &mut r.concurrency_limit),
-            Event::GiveUp { id } => self.unserved(now, id, 0, |r| &mut r.cancelled),
+            Event::Expire { id } => return self.unserved(now, id, AFTER_REFUSAL_NS, |r| &mut r.time_out),
+            Event::NowOrNever { id } => {
+                return self.unserved(now, id, AFTER_REFUSAL_NS, |r| &mut r.concurrency_limit);
+            }
+            Event::GiveUp { id } => return self.unserved(now, id, 0, |r| &mut r.cancelled),
             Event::Change { index, times } => self.change(now, index, times),
             Event::Wakeup => self.wakeup = None,
-            Event::Sample => self.sample(now),
+            Event::Sample => {
+                self.sample(now);
+                return false;
+            }
         }
+        true
     }
 
-    fn burst(&mut self, now: u64, stream: usize) {
-        let Some((count, every)) = self.streams.get(stream).map(|s| (s.source.burst, s.source.burst_every_s)) else {
-            return;
-        };
-        for flow in 0..count {
+    fn burst(&mut self, now: u64, stream: u32) {
+        let Some((source, _)) = self.source(stream) else { return };
+        for flow in 0..source.burst {
             self.send(now, stream, flow, false);
         }
-        self.calendar.at(now + nanoseconds(every).max(1), Event::Burst { stream });
+        self.calendar.at(now + nanoseconds(source.burst_every_s).max(1), Event::Burst { stream });
     }
 
-    fn send_again(&mut self, now: u64, stream: usize, flow: u32, pause: u64) {
-        let Some(think) = self.streams.get(stream).map(|s| s.source.think_s) else { return };
-        self.calendar.at(now + pause + nanoseconds(think), Event::Client { stream, flow });
+    fn send_again(&mut self, now: u64, stream: u32, flow: u32, pause: u64) {
+        let Some((source, _)) = self.source(stream) else { return };
+        self.calendar.at(now + pause + nanoseconds(source.think_s), Event::Client { stream, flow });
     }
 
-    fn send(&mut self, now: u64, stream: usize, flow: u32, closed_loop: bool) {
-        let Some(from) = self.streams.get(stream) else { return };
-        let service = nanoseconds(self.random.draw(&from.source.service_s)).max(1);
-        let tail = nanoseconds(self.random.draw(&from.source.tail_s));
-        let width = (self.random.draw(&from.source.width) as u32).max(1);
-        let (tenant, level, exempt) = (from.tenant, from.level, from.source.exempt);
-        let (limit, patience) = (nanoseconds(from.source.wait_limit_s), from.source.give_up_s.map(nanoseconds));
-        let queue = from.first_queue + flow % from.source.flows.max(1);
-        let level = if exempt { self.level_names.len() - 1 } else { level };
+    fn send(&mut self, now: u64, stream: u32, flow: u32, closed_loop: bool) {
+        let Some((source, to)) = self.source(stream) else { return };
+        let (tenant, level) = (to.tenant as usize, to.level as usize);
+        let queue = to.flow(flow % source.flows.max(1));
+        let service = nanoseconds(self.random.draw(&source.service_s)).max(1);
+        let tail = nanoseconds(self.random.draw(&source.tail_s));
+        let width = (self.random.draw(&source.width) as u32).max(1);
         if now >= self.warmup {
             self.note(tenant, level, |tally| tally.arrived += 1);
         }
@@ -296,26 +278,29 @@ impl<'a, S: Server> Play<'a, S> {
         }
         if let Some(sent) = self.sent.get_mut(id.index()) {
             let width = self.server.width(id);
-            *sent = Sent { stream, flow, arrived: now, service, tail, width, closed_loop };
+            *sent = Sent { stream, flow, arrived: now, service, tail, width, closed_loop, started: false };
         }
-        self.calendar.at(now + limit, Event::Expire { id });
-        if let Some(patience) = patience {
-            self.calendar.at(now + patience, Event::GiveUp { id });
-        }
+        self.fresh.push(id);
     }
 
     fn note(&mut self, tenant: usize, level: usize, what: impl FnOnce(&mut Tally)) {
-        if let Some(tally) = self.tenants.get_mut(tenant).and_then(|t| t.levels.get_mut(level)) {
+        if let Some(tally) = self.tallies.get_mut(tenant * self.level_names.len() + level) {
             what(tally);
         }
     }
 
-    /// A request waited in vain, or has been started in the meantime: then nothing.
-    fn unserved(&mut self, now: u64, id: RequestId, pause: u64, reason: impl FnOnce(&mut Rejected) -> &mut u64) {
+    /// A request waited in vain, or has been started in the meantime: then nothing, and `false`.
+    fn unserved(
+        &mut self,
+        now: u64,
+        id: RequestId,
+        pause: u64,
+        reason: impl FnOnce(&mut Rejected) -> &mut u64,
+    ) -> bool {
         if !self.server.cancel(now, id) {
-            return;
+            return false;
         }
-        let Some(sent) = self.sent.get(id.index()).copied() else { return };
+        let Some(sent) = self.sent.get(id.index()).copied() else { return true };
         self.settled(now, sent, |tally, wait| {
             tally.waited(wait);
             *reason(&mut tally.rejected) += 1;
@@ -323,6 +308,7 @@ impl<'a, S: Server> Play<'a, S> {
         if sent.closed_loop {
             self.send_again(now, sent.stream, sent.flow, pause);
         }
+        true
     }
 
     /// Notes what became of a request that came after the warm-up, and how long it waited.
@@ -330,7 +316,8 @@ impl<'a, S: Server> Play<'a, S> {
         if sent.arrived < self.warmup {
             return;
         }
-        let Some((tenant, level)) = self.streams.get(sent.stream).map(|s| (s.tenant, s.level)) else { return };
+        let Some((_, to)) = self.source(sent.stream) else { return };
+        let (tenant, level) = (to.tenant as usize, to.level as usize);
         self.note(tenant, level, |tally| what(tally, now - sent.arrived));
     }
 
@@ -347,13 +334,9 @@ impl<'a, S: Server> Play<'a, S> {
         let Some(sent) = self.sent.get(id.index()).copied() else { return };
         let seats = i64::from(sent.width) * sign;
         self.total.add(now, seats);
-        let Some(stream) = self.streams.get(sent.stream) else { return };
-        if let Some(tenant) = self.tenants.get_mut(stream.tenant) {
-            tenant.area.add(now, seats);
-            if let Some(tally) = tenant.levels.get_mut(stream.level) {
-                tally.area.add(now, seats);
-            }
-        }
+        let Some((_, to)) = self.source(sent.stream) else { return };
+        let (tenant, level) = (to.tenant as usize, to.level as usize);
+        self.note(tenant, level, |tally| tally.area.add(now, seats));
     }
 
     fn pump(&mut self, now: u64) {
@@ -362,7 +345,9 @@ impl<'a, S: Server> Play<'a, S> {
             for byte in [now, id.index() as u64].iter().flat_map(|n| n.to_le_bytes()) {
                 self.decisions = (self.decisions ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
             }
-            let Some(sent) = self.sent.get(id.index()).copied() else { continue };
+            let Some(sent) = self.sent.get_mut(id.index()) else { continue };
+            sent.started = true;
+            let sent = *sent;
             self.settled(now, sent, Tally::started);
             self.count(now, id, 1);
             let tail = if S::TIMES_TAILS { 0 } else { sent.tail };
@@ -371,6 +356,11 @@ impl<'a, S: Server> Play<'a, S> {
                 self.calendar.at(now + sent.service, Event::Answer { stream: sent.stream, flow: sent.flow });
             }
         }
+        let mut fresh = std::mem::take(&mut self.fresh);
+        for id in fresh.drain(..) {
+            self.limit_wait(now, id);
+        }
+        self.fresh = fresh;
         if let Some(at) = self.server.next_wakeup()
             && self.wakeup.is_none_or(|wakeup| at < wakeup)
         {
@@ -379,8 +369,18 @@ impl<'a, S: Server> Play<'a, S> {
         }
     }
 
-    fn change(&mut self, now: u64, index: usize, times: u32) {
-        let Some(change) = self.scenario.changes.get(index) else { return };
+    /// A request that was not started at its arrival waits no longer than it may.
+    fn limit_wait(&mut self, now: u64, id: RequestId) {
+        let Some(sent) = self.sent.get(id.index()).filter(|sent| !sent.started) else { return };
+        let Some((source, _)) = self.source(sent.stream) else { return };
+        self.calendar.at(now + nanoseconds(source.wait_limit_s), Event::Expire { id });
+        if let Some(patience) = source.give_up_s {
+            self.calendar.at(now + nanoseconds(patience), Event::GiveUp { id });
+        }
+    }
+
+    fn change(&mut self, now: u64, index: u32, times: u32) {
+        let Some(change) = self.scenario.changes.get(index as usize) else { return };
         if let Some(every) = change.every_s {
             self.calendar.at(now + nanoseconds(every).max(1), Event::Change { index, times: times + 1 });
         }
@@ -410,14 +410,12 @@ impl<'a, S: Server> Play<'a, S> {
     fn sample(&mut self, now: u64) {
         if now == self.warmup {
             self.total_at_warmup = self.total.at(now);
-            for tenant in &mut self.tenants {
-                tenant.levels.iter_mut().for_each(|tally| tally.at_warmup = tally.area.at(now));
-            }
+            self.tallies.iter_mut().for_each(|tally| tally.at_warmup = tally.area.at(now));
         }
         let step = nanoseconds(self.scenario.window_s) / SAMPLES_PER_WINDOW;
         if step > 0 && now >= self.warmup && (now - self.warmup).is_multiple_of(step) {
-            let areas = self.compared.iter().filter_map(|at| self.tenants.get(*at));
-            self.comparison.sample(areas.map(|tenant| tenant.area.at(now)));
+            let areas: Vec<u128> = self.compared.iter().map(|at| self.area(*at, now)).collect();
+            self.comparison.sample(areas.into_iter());
             self.calendar.at(now + step, Event::Sample);
         }
         if let Some(reach) = &self.scenario.reach
@@ -425,24 +423,36 @@ impl<'a, S: Server> Play<'a, S> {
             && (now - nanoseconds(reach.from_s)).is_multiple_of(REACH_GRID_NS)
             && self.reached.samples.len() as u64 == (now - nanoseconds(reach.from_s)) / REACH_GRID_NS
         {
-            let area = self.tenants.iter().find(|t| t.name == reach.workspace).map_or(0, |t| t.area.at(now));
+            let at = self.tenants.iter().position(|t| t.name == reach.workspace);
+            let area = at.map_or(0, |at| self.area(at, now));
             self.reached.samples.push(area as f64 / 1e9);
             self.calendar.at(now + REACH_GRID_NS, Event::Sample);
         }
     }
 
+    /// What is counted of a tenant, per level.
+    fn of_tenant(&self, at: usize) -> &[Tally] {
+        let levels = self.level_names.len();
+        self.tallies.get(at * levels..(at + 1) * levels).unwrap_or_default()
+    }
+
+    /// Seat-nanoseconds of a tenant. Exempt requests have none.
+    fn area(&self, at: usize, now: u64) -> u128 {
+        self.of_tenant(at).iter().map(|tally| tally.area.at(now)).sum()
+    }
+
     fn report(self) -> Report {
         let time = seconds(self.end - self.warmup);
         let exempt = self.level_names.len() - 1;
-        let figures = |of: &[&Tenant]| {
-            let limited = of.iter().flat_map(|tenant| tenant.levels.iter().take(exempt));
-            Tally::figures(limited, self.end, time)
-        };
-        let of_group = |at: usize| -> Vec<&Tenant> { self.tenants.iter().filter(|t| t.groups.contains(&at)).collect() };
-        let groups = (0..).zip(&self.groups).map(|(at, name)| (name.clone(), figures(&of_group(at))));
-        let mut levels = BTreeMap::new();
-        for tenant in &self.tenants {
-            for (at, (tally, level)) in (0..).zip(tenant.levels.iter().zip(&self.level_names)) {
+        let limited = |at: usize| self.of_tenant(at).iter().take(exempt);
+        let groups = (0..).zip(&self.groups).map(|(group, name)| {
+            let members = (0..).zip(&self.tenants).filter(|(_, tenant)| tenant.groups.contains(&group));
+            (name.clone(), Tally::figures(members.flat_map(|(at, _)| limited(at)), self.end, time))
+        });
+        let (mut workspaces, mut levels) = (BTreeMap::new(), BTreeMap::new());
+        for (index, tenant) in (0..).zip(&self.tenants) {
+            workspaces.insert(tenant.name.clone(), Tally::figures(limited(index), self.end, time));
+            for (at, (tally, level)) in (0..).zip(self.of_tenant(index).iter().zip(&self.level_names)) {
                 if at != exempt || tally.arrived > 0 {
                     let name = format!("{}/{level}", tenant.name);
                     levels.insert(name, Tally::figures([tally], self.end, time));
@@ -457,7 +467,7 @@ impl<'a, S: Server> Play<'a, S> {
             lag_range_seat_s: self.comparison.lag_range(),
             reach_s: self.reached.delay(self.scenario),
             groups: groups.collect(),
-            workspaces: self.tenants.iter().map(|t| (t.name.clone(), figures(&[t]))).collect(),
+            workspaces,
             levels,
             decisions: self.decisions,
             looks: self.server.looks() as f64 / (self.started as f64).max(1.0),
@@ -465,87 +475,11 @@ impl<'a, S: Server> Play<'a, S> {
     }
 }
 
-fn level(spec: &LevelSpec, kind: LevelKind) -> Level {
-    Level {
-        name: spec.name.as_str().into(),
-        kind,
-        shares: spec.shares,
-        lendable_percent: spec.lendable,
-        borrowing_limit_percent: spec.borrow,
+/// The first moment from `time` on at which the source sends.
+fn on_from(source: &Source, time: u64) -> Option<u64> {
+    if source.on_s.is_empty() {
+        return Some(time);
     }
-}
-
-fn levels(scenario: &Scenario) -> Result<Vec<LevelSpec>, ScenarioError> {
-    let single = || vec![LevelSpec::named("all", 1)];
-    let mut with = scenario.workspaces.iter().filter(|w| !w.levels.is_empty());
-    let Some(first) = with.next() else { return Ok(single()) };
-    match with.find(|other| other.levels != first.levels) {
-        Some(other) => Err(ScenarioError::Levels(other.name.clone())),
-        None => Ok(first.levels.clone()),
-    }
-}
-
-fn weight(class: WorkspaceClass) -> f64 {
-    match class {
-        WorkspaceClass::Shares { shares, .. } => shares.into(),
-        WorkspaceClass::Seats { seats, .. } => seats.into(),
-    }
-}
-
-/// The tenants, and the names of the groups they are in.
-fn tenants(scenario: &Scenario, levels: usize) -> Result<(Vec<Tenant>, Vec<String>), ScenarioError> {
-    let groups: Vec<(String, Vec<String>)> = if scenario.groups.is_empty() {
-        scenario.workspaces.iter().map(|w| (w.name.clone(), vec![w.name.clone()])).collect()
-    } else {
-        scenario.groups.clone().into_iter().collect()
-    };
-    let mut all = Vec::new();
-    for spec in &scenario.workspaces {
-        let class = match (spec.weight, spec.seats) {
-            (Some(shares), None) => WorkspaceClass::Shares { shares, borrowing_limit_percent: spec.borrow },
-            (None, Some(seats)) => WorkspaceClass::Seats {
-                seats,
-                lendable_percent: spec.lendable.unwrap_or(100),
-                borrowing_limit_percent: spec.borrow,
-            },
-            _ => return Err(ScenarioError::Quota(spec.name.clone())),
-        };
-        // By prefix, so that groups may overlap.
-        let begins = |names: &[String]| names.iter().any(|n| spec.name.starts_with(n.as_str()));
-        let of: Vec<usize> = (0..).zip(&groups).filter(|(_, (_, names))| begins(names)).map(|(at, _)| at).collect();
-        for copy in 0..spec.count.max(1) {
-            let name = if spec.count > 1 { format!("{}{copy}", spec.name) } else { spec.name.clone() };
-            let levels = vec![Tally::default(); levels];
-            let groups = of.clone();
-            all.push(Tenant { name, class, groups, area: Area::default(), levels });
-        }
-    }
-    Ok((all, groups.into_iter().map(|(name, _)| name).collect()))
-}
-
-fn streams(scenario: &Scenario, tenants: &[Tenant], levels: &[String]) -> Result<Vec<Stream>, ScenarioError> {
-    let (mut all, mut first_queue) = (Vec::new(), 0);
-    for source in &scenario.sources {
-        let unknown = |place, name: &str| ScenarioError::Unknown { place, name: name.to_owned() };
-        let level = match &source.level {
-            None => 0,
-            Some(name) => levels.iter().position(|l| l == name).ok_or_else(|| unknown("a source's level", name))?,
-        };
-        let entry = scenario.workspaces.iter().find(|w| w.name == source.workspace && w.count > 1);
-        let is_for = |tenant: &Tenant| match entry {
-            Some(entry) => tenant.name.strip_prefix(entry.name.as_str()).is_some_and(|n| n.parse::<u32>().is_ok()),
-            None => tenant.name == source.workspace,
-        };
-        let before = all.len();
-        for (at, tenant) in (0..).zip(tenants) {
-            if is_for(tenant) {
-                all.push(Stream { source: source.clone(), first_queue, tenant: at, level });
-            }
-        }
-        first_queue += source.flows.max(1);
-        if all.len() == before {
-            return Err(unknown("a source's workspace", &source.workspace));
-        }
-    }
-    Ok(all)
+    let later = |(from, to): &(f64, f64)| (time < nanoseconds(*to)).then(|| time.max(nanoseconds(*from)));
+    source.on_s.iter().filter_map(later).min()
 }

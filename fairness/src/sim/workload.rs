@@ -4,8 +4,8 @@ use std::{collections::HashSet, path::Path};
 
 use config::{ConfigError, FairnessConfig, Faults, File, Weight};
 
-use super::{Change, Distribution, LevelSpec, Scenario, Source, Workspace};
-use crate::{LevelKind, Profile};
+use super::{Change, Distribution, LevelSpec, Scenario, Source, Workspace, classify::classify};
+use crate::{LevelKind, Profile, profile::EXEMPT, shuffle};
 
 /// Longest run: a week.
 const MAX_S: f64 = 604_800.0;
@@ -15,14 +15,13 @@ const MAX_WORKSPACES: u32 = 100_000;
 const MAX_PER_SOURCE: u32 = 100_000;
 /// Requests a second of one source and workspace.
 const MAX_RATE: f64 = 1e6;
-/// The level of exempt requests, as in Kubernetes.
-const EXEMPT: &str = "exempt";
 
 impl Scenario {
     /// Reads and checks a workload file: YAML or JSON, the scenario itself or under the key `scenario`.
     ///
     /// With a fairness file, workspaces that say nothing of their own have the quota of the class that matches
-    /// their name as a path (without class: 30 shares) and the levels of the file.
+    /// their name as a path (without class: 30 shares) and the levels of the file. Its FlowSchemas find the
+    /// level and the flow of sources with a request; without a file the bootstrap objects do.
     ///
     /// # Errors
     /// Everything that is wrong with it.
@@ -40,36 +39,52 @@ impl Scenario {
 
     fn read(file: File, fairness: Option<&FairnessConfig>) -> Result<Self, ConfigError> {
         file.within("scenario").read(|mut scenario: Self, faults| {
+            let profile = match fairness {
+                Some(file) => Some(Profile::compile(&file.flow_schemas, &file.priority_levels)),
+                None => scenario.sources.iter().any(|s| s.request.is_some()).then(Profile::bootstrap),
+            };
+            if let Some(profile) = &profile {
+                scenario.take_levels(profile);
+                classify(&mut scenario, profile, faults);
+            }
             if let Some(fairness) = fairness {
-                scenario.complete(fairness);
+                scenario.take_classes(fairness);
             }
             check(&mut scenario, faults);
             scenario
         })
     }
 
-    /// Fills in what the workspaces leave to the fairness file.
-    fn complete(&mut self, fairness: &FairnessConfig) {
-        let profile = Profile::compile(&fairness.flow_schemas, &fairness.priority_levels);
-        let of_file = profile.levels().iter().filter(|level| level.kind != LevelKind::Exempt);
-        let levels: Vec<LevelSpec> = of_file
-            .map(|level| LevelSpec {
-                name: level.name.to_string(),
-                shares: level.shares,
-                lendable: level.lendable_percent,
-                borrow: level.borrowing_limit_percent,
-                queue_length: match level.kind {
-                    LevelKind::Queue(queuing) => Some(queuing.queue_length_limit),
+    /// The levels of the profile, unless the workspaces have their own.
+    fn take_levels(&mut self, profile: &Profile) {
+        if self.workspaces.iter().any(|w| !w.levels.is_empty()) {
+            return;
+        }
+        let of_profile = profile.levels().iter().filter(|level| level.kind != LevelKind::Exempt);
+        let levels: Vec<LevelSpec> = of_profile
+            .map(|level| {
+                let queuing = match level.kind {
+                    LevelKind::Queue(queuing) => Some(queuing),
                     LevelKind::Reject | LevelKind::Exempt => None,
-                },
-                reject: level.kind == LevelKind::Reject,
+                };
+                LevelSpec {
+                    name: level.name.to_string(),
+                    shares: level.shares,
+                    lendable: level.lendable_percent,
+                    borrow: level.borrowing_limit_percent,
+                    queues: queuing.map(|q| q.queues),
+                    hand_size: queuing.map(|q| q.hand_size),
+                    queue_length: queuing.map(|q| q.queue_length_limit),
+                    reject: level.kind == LevelKind::Reject,
+                }
             })
             .collect();
-        let own_levels = self.workspaces.iter().any(|w| !w.levels.is_empty());
+        self.workspaces.iter_mut().for_each(|workspace| workspace.levels.clone_from(&levels));
+    }
+
+    /// The quotas of classes, for workspaces that have none of their own.
+    fn take_classes(&mut self, fairness: &FairnessConfig) {
         for workspace in &mut self.workspaces {
-            if !own_levels {
-                workspace.levels.clone_from(&levels);
-            }
             if workspace.weight.is_some() || workspace.seats.is_some() {
                 continue;
             }
@@ -225,6 +240,21 @@ fn check_levels(levels: &[LevelSpec], field: &str, faults: &mut Faults<'_>) {
         if level.queue_length == Some(0) {
             faults.add(format!("{field}.queue_length"), "is 0; want at least 1, or reject: true");
         }
+        let hand = level.hand_size.unwrap_or(1);
+        match level.queues {
+            None if level.hand_size.is_some() => {
+                faults.add(format!("{field}.hand_size"), "goes with queues only; want both, or neither");
+            }
+            Some(queues) if queues > MAX_PER_SOURCE => {
+                faults.add(format!("{field}.queues"), format!("is {queues}; want 1 to {MAX_PER_SOURCE}"));
+            }
+            Some(queues) => {
+                if let Err(error) = shuffle::check(queues, hand) {
+                    faults.add(format!("{field}.queues"), format!("and hand_size are {queues} and {hand}: {error}"));
+                }
+            }
+            None => {}
+        }
     }
 }
 
@@ -243,8 +273,9 @@ fn check_source(scenario: &Scenario, source: &Source, field: &str, faults: &mut 
             let want = names.join(", ");
             faults.add(format!("{field}.level"), format!("is {level:?}, which is not there; want one of {want}"));
         }
-        None if levels.len() > 1 && !source.exempt => {
-            faults.add(format!("{field}.level"), format!("is missing; want one of {}", names.join(", ")));
+        None if levels.len() > 1 && !source.exempt && source.request.is_none() => {
+            let want = names.join(", ");
+            faults.add(format!("{field}.level"), format!("is missing, and so is request; want one of {want}"));
         }
         _ => {}
     }
