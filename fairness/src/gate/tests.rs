@@ -11,6 +11,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::LevelKind;
 
+mod model;
+
 /// Time that only tests move, or tokio's when it is paused.
 struct TestClock {
     start: tokio::time::Instant,
