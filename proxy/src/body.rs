@@ -2,7 +2,7 @@
 
 use std::{
     pin::Pin,
-    sync::{Arc, Weak},
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -33,7 +33,7 @@ enum Kind {
     /// A client's request's body.
     Upload(Box<Upload>),
     /// An answer of a remote shard; the connection goes back to its pool when the last byte has been read.
-    Leased(Incoming, Option<Lease>),
+    Leased(Lease),
     Boxed(Pin<Box<dyn http_body::Body<Data = Bytes, Error = BoxError> + Send>>),
 }
 
@@ -58,24 +58,16 @@ impl Body {
             return Self::empty();
         }
         let limit = limit.map(|(worker, peer)| (worker.clone(), peer.clone()));
-        Self(Kind::Upload(Box::new(Upload { body, limit, stall: None, unfinished: Arc::default() })))
+        Self(Kind::Upload(Box::new(Upload { body, limit, stall: None })))
     }
 
-    /// Is dropped with the body's last byte; `None` if it has none.
-    pub(crate) fn unfinished(&self) -> Option<Weak<()>> {
-        match &self.0 {
-            Kind::Upload(upload) => Some(Arc::downgrade(&upload.unfinished)),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn leased(body: Incoming, lease: Lease) -> Self {
-        if http_body::Body::is_end_stream(&body) {
-            drop(body);
+    /// The answer on a connection.
+    pub(crate) fn leased(lease: Lease) -> Self {
+        if lease.is_done() {
             lease.give_back();
             return Self::empty();
         }
-        Self(Kind::Leased(body, Some(lease)))
+        Self(Kind::Leased(lease))
     }
 }
 
@@ -105,18 +97,16 @@ impl http_body::Body for Body {
             }
             Kind::Incoming(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
             Kind::Upload(upload) => upload.poll_frame(cx),
-            Kind::Leased(body, lease) => {
-                let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
-                let ended = match &frame {
-                    None => true,
-                    Some(Ok(_)) => http_body::Body::is_end_stream(body),
-                    // A broken answer: its connection is of no further use.
-                    Some(Err(_)) => lease.take().is_some_and(|_| false),
-                };
-                if ended && let Some(lease) = lease.take() {
-                    lease.give_back();
+            Kind::Leased(lease) => {
+                let frame = ready!(lease.poll_frame(cx));
+                if !matches!(frame, Some(Ok(_))) || lease.is_done() {
+                    let ended = std::mem::replace(&mut self.0, Kind::Empty);
+                    // After a broken answer its connection is of no further use.
+                    if let (Kind::Leased(lease), None | Some(Ok(_))) = (ended, &frame) {
+                        lease.give_back();
+                    }
                 }
-                Poll::Ready(frame.map(|f| f.map_err(Into::into)))
+                Poll::Ready(frame)
             }
             Kind::Boxed(body) => body.as_mut().poll_frame(cx),
         }
@@ -126,7 +116,8 @@ impl http_body::Body for Body {
         match &self.0 {
             Kind::Empty => true,
             Kind::Full(_) => false,
-            Kind::Incoming(body) | Kind::Leased(body, _) => body.is_end_stream(),
+            Kind::Incoming(body) => body.is_end_stream(),
+            Kind::Leased(_) => false,
             Kind::Upload(upload) => upload.body.is_read(),
             Kind::Boxed(body) => body.is_end_stream(),
         }
@@ -136,7 +127,8 @@ impl http_body::Body for Body {
         match &self.0 {
             Kind::Empty => SizeHint::with_exact(0),
             Kind::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Kind::Incoming(body) | Kind::Leased(body, _) => body.size_hint(),
+            Kind::Incoming(body) => body.size_hint(),
+            Kind::Leased(lease) => lease.size_hint(),
             Kind::Upload(upload) => {
                 upload.body.body.as_ref().map_or_else(SizeHint::default, http_body::Body::size_hint)
             }
@@ -151,8 +143,6 @@ struct Upload {
     body: Unread,
     limit: Option<(Arc<Worker>, Arc<Peer>)>,
     stall: Option<Timer>,
-    /// Lives as long as the body.
-    unfinished: Arc<()>,
 }
 
 impl Upload {

@@ -2,10 +2,10 @@
 
 use std::{pin::pin, sync::Arc, task::Poll, time::Duration};
 
-use apiserver_api::Status;
+use apiserver_api::{Reason, Status};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version,
-    header::{CONNECTION, COOKIE, EXPECT, TE, UPGRADE},
+    header::{CONNECTION, COOKIE, TE, UPGRADE},
     request::Parts,
 };
 use hyper::upgrade::OnUpgrade;
@@ -44,8 +44,6 @@ pub(crate) fn prepare(worker: &Worker, parts: &mut Parts, route: &Route, caller:
         headers.insert(TE, HeaderValue::from_static("trailers"));
         join_cookies(headers);
     }
-    // The gateway itself invites the body when the shard's connection takes it.
-    headers.remove(EXPECT);
     identity::stamp(headers, caller.vouched.then_some(&*caller.identity));
     let host = match parts.uri.authority() {
         Some(authority) => HeaderValue::from_str(authority.as_str()).ok(),
@@ -160,6 +158,11 @@ fn failure(core: &Core, shard: &str, error: &SendError) -> Status {
         SendError::Open => (StatusCode::SERVICE_UNAVAILABLE, "circuit-open"),
         SendError::Full => (StatusCode::SERVICE_UNAVAILABLE, "connections"),
         SendError::Broken(_) => (StatusCode::BAD_GATEWAY, "broken"),
+        SendError::Malformed(_) => (StatusCode::BAD_GATEWAY, "malformed"),
+        SendError::Upload(cause) => {
+            core.metrics.refused("body");
+            return Status::new(Reason::BadRequest, format!("{error}: {cause}"));
+        }
     };
     core.metrics.shard_failed(shard, why);
     tracing::debug!(shard, error = %error, cause = std::error::Error::source(error).map(ToString::to_string), "no answer");

@@ -2,7 +2,9 @@
 
 use http::{
     HeaderMap, HeaderName, HeaderValue,
-    header::{CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE},
+    header::{
+        CONNECTION, CONTENT_LENGTH, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+    },
 };
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -40,6 +42,11 @@ pub(crate) fn remove(headers: &mut HeaderMap) {
 /// Whether `Connection` names `token` (in lower case).
 pub(crate) fn is_named(headers: &HeaderMap, token: &[u8]) -> bool {
     headers.get_all(CONNECTION).iter().any(|value| has_token(value, token))
+}
+
+/// Whether a field says where a message ends or where it goes: such have no place in trailers.
+pub(crate) fn is_framing(name: &HeaderName) -> bool {
+    *name == CONTENT_LENGTH || *name == HOST || is_hop(name)
 }
 
 fn has_token(value: &HeaderValue, token: &[u8]) -> bool {

@@ -74,7 +74,8 @@ pub struct Limits {
     pub upstream_connections: usize,
     /// Until a connection to a shard stands, TLS included.
     pub connect_timeout: Duration,
-    /// Until a shard begins to answer a request that is not long-running and names no `timeout`.
+    /// Until a shard begins to answer a request that is not long-running and names no `timeout`, and between two parts
+    /// of its answer.
     pub request_timeout: Duration,
     /// A watch that the shard has not begun to answer after this gives its seats back and goes on without.
     pub watch_start_timeout: Duration,

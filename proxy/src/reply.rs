@@ -25,37 +25,63 @@ pub(crate) struct Reply {
     permit: Option<Permit>,
     /// Runs on HTTP/1.1 while a part of the answer waits for the client to take it; on HTTP/2 the stream has it.
     stall: Option<Timer>,
-    /// Present for a watch: it ends, as if the shard had ended it, when the gateway drains.
-    watch: Option<Option<WatchGuard>>,
+    silence: Silence,
+    /// Runs while the shard says nothing.
     end: Option<Timer>,
     flight: Option<Flight>,
 }
 
+/// What becomes of an answer when the shard does not go on with it.
+enum Silence {
+    /// It may be silent for ever: a log, a terminal.
+    Allowed,
+    /// It is cut off after the limit of a request: its seats are not the shard's to keep. With the shard's number.
+    Limited(usize),
+    /// A watch: it ends, as if the shard had ended it, when the gateway drains.
+    Watch { _guard: Option<WatchGuard> },
+}
+
 impl Reply {
-    pub(crate) fn new(body: Body, permit: Option<Permit>) -> Self {
+    fn silent(body: Body, permit: Option<Permit>, silence: Silence) -> Self {
         let permit = permit.filter(|_| !http_body::Body::is_end_stream(&body));
-        Self { body, permit, stall: None, watch: None, end: None, flight: None }
+        Self { body, permit, stall: None, silence, end: None, flight: None }
+    }
+
+    /// An answer that the shard of this number has to go on with.
+    pub(crate) fn new(body: Body, permit: Option<Permit>, shard: usize) -> Self {
+        Self::silent(body, permit, Silence::Limited(shard))
     }
 
     /// An answer that holds no seats.
     pub(crate) fn plain(body: Body) -> Self {
-        Self::new(body, None)
+        Self::silent(body, None, Silence::Allowed)
     }
 
     /// A watch's answer: without seats, and counted as a watch until it ends.
     pub(crate) fn watch(body: Body, guard: Option<WatchGuard>) -> Self {
-        Self { watch: Some(guard), ..Self::plain(body) }
+        Self::silent(body, None, Silence::Watch { _guard: guard })
     }
 
-    /// Nothing to send: a watch may have to end now.
+    /// The shard says nothing: the answer may have to end now.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Some(flight) = self.flight.as_ref().filter(|_| self.watch.is_some()) else { return Poll::Pending };
-        let end = self.end.get_or_insert_with(|| flight.worker.wake_to_end(cx.waker().clone()));
+        let Some(Flight { worker, .. }) = &self.flight else { return Poll::Pending };
+        let waker = || cx.waker().clone();
+        let end = match self.silence {
+            Silence::Allowed => return Poll::Pending,
+            Silence::Limited(_) => {
+                self.end.get_or_insert_with(|| worker.wake_after(worker.core.limits.request_timeout, waker()))
+            }
+            Silence::Watch { .. } => self.end.get_or_insert_with(|| worker.wake_to_end(waker())),
+        };
         if !end.is_over(cx.waker()) {
             return Poll::Pending;
         }
-        self.body = Body::empty();
-        Poll::Ready(None)
+        (self.body, self.permit) = (Body::empty(), None);
+        let Silence::Limited(shard) = self.silence else { return Poll::Ready(None) };
+        if let Some(entry) = worker.core.shards.get(shard) {
+            worker.core.metrics.shard_failed(&entry.shard.name, "silent");
+        }
+        Poll::Ready(Some(Err("the shard does not go on with its answer".into())))
     }
 
     /// Ties the request's flight to the body.
@@ -78,6 +104,9 @@ impl http_body::Body for Reply {
         this.stall = None;
         h2::set_stall(None);
         let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) else { return this.poll_end(cx) };
+        if matches!(this.silence, Silence::Limited(_)) {
+            this.end = None;
+        }
         if !matches!(frame, Some(Ok(_))) || http_body::Body::is_end_stream(&this.body) {
             this.permit = None;
         } else if let Some(flight) = &this.flight {

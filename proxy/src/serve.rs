@@ -163,7 +163,7 @@ async fn admitted(
             response.map(Reply::plain)
         }
         Ok((response, None)) => response.map(|body| match plan.kind {
-            Kind::Plain => Reply::new(body, permit),
+            Kind::Plain => Reply::new(body, permit, route.shard),
             // It has been initialised, as far as a gateway can see, when its head arrives: the seats go back.
             Kind::Watch => Reply::watch(body, plan.watch.take()),
             Kind::LongRunning => Reply::plain(body),

@@ -280,10 +280,13 @@ async fn a_broken_answer_breaks_towards_the_client() {
         })
         .await;
         let gateway = Gateway::start(options(vec![remote(address)])).unwrap();
-        let over_h1 = h1(&gateway).await.send_request(get("/clusters/a/api")).await.unwrap();
-        assert!(over_h1.into_body().collect().await.is_err());
-        let over_h2 = h2(&gateway).await.send_request(get_h2("/clusters/a/api")).await.unwrap();
-        assert!(over_h2.into_body().collect().await.is_err());
+        let over_h1 = h1(&gateway).await.send_request(get("/clusters/a/api")).await;
+        let over_h2 = h2(&gateway).await.send_request(get_h2("/clusters/a/api")).await;
+        for answer in [over_h1, over_h2] {
+            // The breaking off may be known before the head has left.
+            let Ok(response) = answer else { continue };
+            assert!(response.into_body().collect().await.is_err());
+        }
     }
 }
 

@@ -7,14 +7,24 @@
 
 mod breaker;
 mod connect;
+mod h1;
 pub(crate) mod pool;
+mod upgrade;
 
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, request};
+use http::{
+    HeaderMap, Request, Response, Version,
+    header::{EXPECT, HOST, UPGRADE},
+};
 use tower::ServiceExt;
 
-use self::{breaker::Breaker, connect::Endpoint, pool::Pool};
+use self::{
+    breaker::Breaker,
+    connect::{Endpoint, Stream},
+    h1::{Answer, Error},
+    pool::{Lease, Pool, Slot},
+};
 use crate::{
     Body, Limits, LocalService,
     options::{ShardOptions, StartError, Upstream},
@@ -35,6 +45,22 @@ pub(crate) enum SendError {
     /// The connection broke before the answer's head was complete.
     #[error("the shard closed the connection before it answered")]
     Broken(#[source] crate::BoxError),
+    /// The answer breaks the protocol.
+    #[error("the shard's answer cannot be trusted: {0}")]
+    Malformed(&'static str),
+    /// The client did not send what it had promised.
+    #[error("the request's body broke off")]
+    Upload(#[source] crate::BoxError),
+}
+
+impl From<Error> for SendError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Io(error) => Self::Broken(error.into()),
+            Error::Malformed(why) => Self::Malformed(why),
+            Error::Upload(error) => Self::Upload(error),
+        }
+    }
 }
 
 /// One shard as every worker sees it.
@@ -67,7 +93,7 @@ impl Shard {
                     why,
                 })?,
                 breaker: Breaker::default(),
-                pools: (0..pools).map(|_| Arc::new(Pool::new(limits.upstream_connections))).collect(),
+                pools: (0..pools).map(|_| Arc::new(Pool::new(limits.upstream_connections, pools))).collect(),
             })),
         };
         Ok(Self { name: options.name.as_str().into(), way })
@@ -104,10 +130,12 @@ impl Shard {
         &self,
         pool: usize,
         clock: &impl Fn() -> u64,
-        request: Request<Body>,
+        mut request: Request<Body>,
     ) -> Result<Response<Body>, SendError> {
         match &self.way {
             Way::Local(service) => {
+                // To ask for the body is to invite it.
+                request.headers_mut().remove(EXPECT);
                 // A bundled shard works in this very thread. Letting every other connection that is ready come as
                 // far as this first makes the gate, and not the run queue before it, decide who is next.
                 tokio::task::yield_now().await;
@@ -129,34 +157,61 @@ impl Remote {
         &self,
         pool: &Arc<Pool>,
         clock: &impl Fn() -> u64,
-        mut request: Request<Body>,
+        request: Request<Body>,
     ) -> Result<Response<Body>, SendError> {
-        self.address(&mut request);
         // The rarer ways are boxed: they are large, and would make every request's future as large.
-        let Some(lease) = pool.take() else { return Box::pin(self.send_afresh(pool, clock, request)).await };
-        let spare = repeatable(&request).then(|| Head::of(&request));
-        match lease.send(request).await {
-            Ok(response) => Ok(response),
-            // The shard closed the idle connection while the request was on its way. Once more, on a fresh one, if
-            // nothing was written or doing it twice does no harm.
-            Err((error, unsent)) => match unsent.or_else(|| spare.map(Head::into_request)) {
-                Some(request) => Box::pin(self.send_afresh(pool, clock, request)).await,
-                None => Err(error),
-            },
+        if request.headers().contains_key(UPGRADE) {
+            return Box::pin(self.send_upgrade(pool, clock, request)).await;
+        }
+        let (mut lease, is_reused) = match pool.take() {
+            Some(lease) => (lease, true),
+            None => (Box::pin(self.connect(pool, clock)).await?, false),
+        };
+        let (parts, body) = request.into_parts();
+        let mut headers = lease.begin(parts, body, &self.endpoint.host);
+        match lease.head(&mut headers).await {
+            Ok(answer) => Ok(response(lease, answer, headers)),
+            // Most likely the shard closed the idle connection while the request was on its way.
+            Err(Error::Io(error)) if is_reused => Box::pin(self.send_again(pool, clock, lease, headers, error)).await,
+            Err(error) => Err(error.into()),
         }
     }
 
-    /// Sends on a connection made for it.
-    async fn send_afresh(
+    /// Sends the request of a broken connection once more, on a fresh one, if nothing was written or doing it twice
+    /// does no harm.
+    async fn send_again(
         &self,
         pool: &Arc<Pool>,
         clock: &impl Fn() -> u64,
-        request: Request<Body>,
+        broken: Lease,
+        mut headers: HeaderMap,
+        error: std::io::Error,
     ) -> Result<Response<Body>, SendError> {
-        self.connect(pool, clock).await?.send(request).await.map_err(|(error, _)| error)
+        let Some(sending) = broken.unanswered() else { return Err(SendError::Broken(error.into())) };
+        let mut lease = self.connect(pool, clock).await?;
+        lease.begin_again(sending);
+        let answer = lease.head(&mut headers).await?;
+        Ok(response(lease, answer, headers))
     }
 
-    async fn connect(&self, pool: &Arc<Pool>, clock: &impl Fn() -> u64) -> Result<pool::Lease, SendError> {
+    async fn send_upgrade(
+        &self,
+        pool: &Arc<Pool>,
+        clock: &impl Fn() -> u64,
+        mut request: Request<Body>,
+    ) -> Result<Response<Body>, SendError> {
+        *request.version_mut() = Version::HTTP_11;
+        request.headers_mut().insert(HOST, self.endpoint.host.clone());
+        let (stream, slot) = self.dial(pool, clock).await?;
+        upgrade::send(stream, slot, request).await
+    }
+
+    async fn connect(&self, pool: &Arc<Pool>, clock: &impl Fn() -> u64) -> Result<Lease, SendError> {
+        let (stream, slot) = self.dial(pool, clock).await?;
+        Ok(slot.open(stream))
+    }
+
+    async fn dial(&self, pool: &Arc<Pool>, clock: &impl Fn() -> u64) -> Result<(Stream, Slot), SendError> {
         let slot = pool.reserve().ok_or(SendError::Full)?;
         if !self.breaker.admit(clock()) {
             return Err(SendError::Open);
@@ -164,7 +219,7 @@ impl Remote {
         match self.endpoint.connect().await {
             Ok(stream) => {
                 self.breaker.success();
-                pool::handshake(stream, slot).await.map_err(SendError::Connect)
+                Ok((stream, slot))
             }
             Err(error) => {
                 self.breaker.failure(clock());
@@ -172,37 +227,14 @@ impl Remote {
             }
         }
     }
-
-    /// Names the shard's host.
-    fn address(&self, request: &mut Request<Body>) {
-        *request.version_mut() = Version::HTTP_11;
-        request.headers_mut().insert(http::header::HOST, self.endpoint.host.clone());
-    }
 }
 
-/// Without a body, and safe to do twice (RFC 9110 section 9.2.1).
-fn repeatable(request: &Request<Body>) -> bool {
-    matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS)
-        && http_body::Body::is_end_stream(request.body())
-}
-
-/// What is needed to send a request without a body once more.
-struct Head {
-    method: Method,
-    uri: http::Uri,
-    headers: HeaderMap<HeaderValue>,
-}
-
-impl Head {
-    fn of(request: &Request<Body>) -> Self {
-        Self { method: request.method().clone(), uri: request.uri().clone(), headers: request.headers().clone() }
+fn response(lease: Lease, answer: Answer, headers: HeaderMap) -> Response<Body> {
+    let mut response = Response::new(Body::leased(lease));
+    *response.status_mut() = answer.status;
+    *response.headers_mut() = headers;
+    if let Some(reason) = answer.reason {
+        response.extensions_mut().insert(reason);
     }
-
-    fn into_request(self) -> Request<Body> {
-        let (mut parts, body): (request::Parts, Body) = Request::new(Body::empty()).into_parts();
-        parts.method = self.method;
-        parts.uri = self.uri;
-        parts.headers = self.headers;
-        Request::from_parts(parts, body)
-    }
+    response
 }

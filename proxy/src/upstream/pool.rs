@@ -1,28 +1,31 @@
 //! Idle HTTP/1.1 connections of one worker to one shard, last in first out.
 //!
-//! This is the seam to the HTTP/1.1 client: nothing outside this file knows that it is hyper's. Its connection runs
-//! as a task of the worker; a [`Lease`] is the right to send one request on it.
-//!
-//! A connection is given back when the last byte of an answer has been read, which may be a moment before hyper's
-//! task has noticed: so readiness is looked at when a connection is taken, and one that is not ready yet is kept. One
-//! whose request is still being sent then, because the shard answered early, is never used again: it finishes that.
+//! A [`Lease`] is the right to send one request on one connection. It comes back when the last byte of the answer has
+//! been read; a connection that is not fit for another request then is closed.
 
-use std::sync::{
-    Arc, Mutex, Weak,
-    atomic::{AtomicUsize, Ordering::Relaxed},
+use std::{
+    future::poll_fn,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    task::{Context, Poll},
 };
 
-use http::{Request, Response, StatusCode};
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, request::Parts};
+use http_body::{Frame, SizeHint};
 
-use super::{SendError, connect::Stream};
-use crate::{Body, BoxError, io::Flat};
+use super::{
+    connect::Stream,
+    h1::{Answer, Connection, Error, Sending},
+};
+use crate::{Body, BoxError};
 
-/// Idle connections kept at most; more are closed when they come back.
-const IDLE_MAX: usize = 512;
-/// How many idle connections are looked at for one that is ready.
-const LOOK_MAX: usize = 8;
+/// Idle connections to one shard that all workers together keep; more are closed when they come back.
+const IDLE_MAX: usize = 1024;
+/// What a worker may keep at least, however many there are.
+const IDLE_MIN: usize = 32;
 /// Sweeps an idle connection survives. Below the idle timeouts in use on servers (nginx 75 s, Go programs 90 s).
 const IDLE_SWEEPS: u8 = 55;
 
@@ -30,55 +33,37 @@ pub(crate) struct Pool {
     /// A std mutex: short sections, never held over an await, and in practice taken by one thread only.
     idle: Mutex<Vec<Idle>>,
     open: AtomicUsize,
-    max: usize,
+    open_max: usize,
+    idle_max: usize,
 }
 
 struct Idle {
-    sender: SendRequest<Body>,
+    /// Boxed, so that a connection does not move in memory from request to request.
+    connection: Box<Connection<Stream>>,
     age: u8,
 }
 
-/// The right to send one request on one connection.
-pub(crate) struct Lease {
-    sender: SendRequest<Body>,
-    pool: Arc<Pool>,
-    /// Gone when the request's body has been sent.
-    upload: Option<Weak<()>>,
-}
-
-/// One of the connections the pool may have; free again when dropped.
-pub(crate) struct Slot(Arc<Pool>);
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Relaxed);
-    }
-}
-
 impl Pool {
-    pub(crate) fn new(max: usize) -> Self {
-        Self { idle: Mutex::default(), open: AtomicUsize::new(0), max }
+    /// One of `pools` pools of connections to the same shard, with room for `open_max` of them.
+    pub(crate) fn new(open_max: usize, pools: usize) -> Self {
+        let idle_max = (IDLE_MAX / pools.max(1)).max(IDLE_MIN);
+        Self { idle: Mutex::default(), open: AtomicUsize::new(0), open_max, idle_max }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Idle>> {
         self.idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// An idle connection, if one is ready.
+    /// An idle connection, if there is one that the shard has not closed.
     pub(crate) fn take(self: &Arc<Self>) -> Option<Lease> {
-        let mut idle = self.lock();
-        let mut at = idle.len();
-        for _ in 0..LOOK_MAX {
-            at = at.checked_sub(1)?;
-            let entry = idle.get(at)?;
-            if entry.sender.is_closed() {
-                idle.remove(at);
-            } else if entry.sender.is_ready() {
-                let sender = idle.remove(at).sender;
-                return Some(Lease { sender, pool: self.clone(), upload: None });
+        loop {
+            let Idle { mut connection, .. } = self.lock().pop()?;
+            let is_quiet = connection.is_quiet();
+            let lease = Slot(self.clone()).lease(connection);
+            if is_quiet {
+                return Some(lease);
             }
         }
-        None
     }
 
     /// Whether there is no idle connection.
@@ -88,7 +73,7 @@ impl Pool {
 
     /// A place for a new connection, if there is one.
     pub(crate) fn reserve(self: &Arc<Self>) -> Option<Slot> {
-        if self.open.fetch_add(1, Relaxed) >= self.max {
+        if self.open.fetch_add(1, Relaxed) >= self.open_max {
             self.open.fetch_sub(1, Relaxed);
             return None;
         }
@@ -97,68 +82,89 @@ impl Pool {
 
     /// Ages idle connections and closes the old and dead ones. Called once a second.
     pub(crate) fn sweep(&self) {
-        self.lock().retain_mut(|entry| {
+        let mut idle = self.lock();
+        let before = idle.len();
+        idle.retain_mut(|entry| {
             entry.age = entry.age.saturating_add(1);
-            entry.age < IDLE_SWEEPS && !entry.sender.is_closed()
+            entry.age < IDLE_SWEEPS && entry.connection.is_quiet()
         });
+        self.open.fetch_sub(before - idle.len(), Relaxed);
     }
 }
 
-/// Speaks HTTP/1.1 on a fresh connection.
-pub(crate) async fn handshake(stream: Stream, slot: Slot) -> Result<Lease, BoxError> {
-    match stream {
-        Stream::Plain(tcp) => start(TokioIo::new(Flat::new(tcp)), slot).await,
-        Stream::Tls(tls) => start(TokioIo::new(*tls), slot).await,
+/// One of the connections the pool may have; free again when dropped.
+pub(crate) struct Slot(Arc<Pool>);
+
+impl Slot {
+    /// A fresh connection.
+    pub(crate) fn open(self, stream: Stream) -> Lease {
+        self.lease(Box::new(Connection::new(stream)))
+    }
+
+    fn lease(self, connection: Box<Connection<Stream>>) -> Lease {
+        Lease { connection, slot: self }
     }
 }
 
-async fn start<I>(io: I, slot: Slot) -> Result<Lease, BoxError>
-where
-    I: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
-{
-    let pool = slot.0.clone();
-    let (sender, connection) = http1::Builder::new().handshake(io).await?;
-    // Ends by itself when the lease or the body is dropped, or when the shard hangs up.
-    tokio::spawn(async move {
-        let _slot = slot;
-        if let Err(error) = connection.with_upgrades().await {
-            tracing::debug!(%error, "connection to a shard ended");
-        }
-    });
-    Ok(Lease { sender, pool, upload: None })
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Relaxed);
+    }
+}
+
+/// The right to send one request on one connection. Dropping it closes the connection.
+pub(crate) struct Lease {
+    connection: Box<Connection<Stream>>,
+    slot: Slot,
 }
 
 impl Lease {
-    /// Sends one request. On failure the request comes back if nothing of it was written.
-    pub(crate) async fn send(
-        mut self,
-        request: Request<Body>,
-    ) -> Result<Response<Body>, (SendError, Option<Request<Body>>)> {
-        self.upload = request.body().unfinished();
-        match self.sender.try_send_request(request).await {
-            Ok(response) => {
-                let (parts, body) = response.into_parts();
-                if parts.status == StatusCode::SWITCHING_PROTOCOLS {
-                    // The connection speaks something else now: it never comes back.
-                    return Ok(Response::from_parts(parts, Body::empty()));
-                }
-                Ok(Response::from_parts(parts, Body::leased(body, self)))
-            }
-            Err(mut error) => {
-                let unsent = error.take_message();
-                Err((SendError::Broken(error.into_error().into()), unsent))
-            }
-        }
+    /// See [`Connection::begin`].
+    pub(crate) fn begin(&mut self, parts: Parts, body: Body, host: &HeaderValue) -> HeaderMap {
+        self.connection.begin(parts, body, host)
     }
 
-    /// The answer has been read to its end: the connection may be used again.
+    /// See [`Connection::begin_again`].
+    pub(crate) fn begin_again(&mut self, sending: Sending) {
+        self.connection.begin_again(sending);
+    }
+
+    /// See [`Connection::unanswered`].
+    pub(crate) fn unanswered(mut self) -> Option<Sending> {
+        self.connection.unanswered()
+    }
+
+    /// Sends the request and waits for the answer's head.
+    pub(crate) async fn head(&mut self, headers: &mut HeaderMap) -> Result<Answer, Error> {
+        poll_fn(|cx| self.connection.poll_head(headers, cx)).await
+    }
+
+    /// The next part of the answer's body.
+    pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.connection.poll_frame(cx)
+    }
+
+    pub(crate) fn size_hint(&self) -> SizeHint {
+        self.connection.size_hint()
+    }
+
+    /// Whether the answer has been read to its end.
+    pub(crate) fn is_done(&self) -> bool {
+        self.connection.is_done()
+    }
+
+    /// Gives the connection back if it may be used again, and closes it if not.
     pub(crate) fn give_back(self) {
-        if self.sender.is_closed() || self.upload.is_some_and(|upload| upload.strong_count() > 0) {
+        let Self { mut connection, slot } = self;
+        let pool = &*slot.0;
+        if !connection.is_reusable() {
             return;
         }
-        let mut idle = self.pool.lock();
-        if idle.len() < IDLE_MAX {
-            idle.push(Idle { sender: self.sender, age: 0 });
+        let mut idle = pool.lock();
+        if idle.len() < pool.idle_max {
+            idle.push(Idle { connection, age: 0 });
+            // It stays open.
+            pool.open.fetch_add(1, Relaxed);
         }
     }
 }

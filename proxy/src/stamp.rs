@@ -1,0 +1,119 @@
+//! What a shard is told about a request by the gateway itself: who asks, from where, and under which name.
+//!
+//! Kept beside the client's headers instead of among them: on a connection it is written straight into the head, and
+//! no map grows for it.
+
+use apiserver_api::user::is_identity_header;
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Uri, Version,
+    header::{HOST, TE},
+    request::Parts,
+};
+
+use crate::{connection::Peer, hop, identity::Caller, route::Route, worker::Worker};
+
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
+const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
+const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
+
+/// Fields of the gateway's own. The default has none.
+#[derive(Default)]
+pub(crate) struct Stamp<'a> {
+    identity: &'a [(HeaderName, HeaderValue)],
+    peer: Option<&'a Peer>,
+    prefix: Option<&'a HeaderValue>,
+    host: Host,
+    audit_id: Option<HeaderValue>,
+    trailers: bool,
+}
+
+/// Which host the client asked for.
+#[derive(Default)]
+enum Host {
+    #[default]
+    None,
+    /// That of its URI.
+    Authority(Uri),
+    Field(HeaderValue),
+}
+
+impl<'a> Stamp<'a> {
+    /// Removes whatever a client says about itself, its way or its connection from `parts`, and says it in its place.
+    pub(crate) fn take(
+        worker: &Worker,
+        parts: &mut Parts,
+        route: &'a Route,
+        caller: &'a Caller,
+        peer: &'a Peer,
+    ) -> Self {
+        let headers = &mut parts.headers;
+        hop::remove(headers);
+        if headers.keys().any(is_claim) {
+            let claims: Vec<HeaderName> = headers.keys().filter(|name| is_claim(name)).cloned().collect();
+            claims.into_iter().for_each(|name| drop(headers.remove(name)));
+        }
+        let uri = std::mem::replace(&mut parts.uri, route.uri.clone());
+        let field = headers.remove(HOST);
+        let host = match (uri.authority(), field) {
+            (Some(_), _) => Host::Authority(uri),
+            (None, field) => field.map_or(Host::None, Host::Field),
+        };
+        let audit_id = || {
+            let id = worker.next_uuid();
+            HeaderValue::from_str(id.as_hyphenated().encode_lower(&mut [0; 36])).ok()
+        };
+        Self {
+            identity: if caller.vouched { caller.identity.headers() } else { &[] },
+            peer: Some(peer),
+            prefix: route.prefix.as_ref(),
+            host,
+            audit_id: if headers.contains_key(AUDIT_ID) { None } else { audit_id() },
+            // Every HTTP/2 client takes trailers; one of HTTP/1.1 has to say so.
+            trailers: parts.version == Version::HTTP_2 && !headers.contains_key(TE),
+        }
+    }
+
+    /// Hands each field to `put`.
+    pub(crate) fn fields(&self, mut put: impl FnMut(&HeaderName, &[u8])) {
+        self.identity.iter().for_each(|(name, value)| put(name, value.as_bytes()));
+        if let Some(peer) = self.peer {
+            put(&FORWARDED_FOR, peer.address.as_bytes());
+            put(&FORWARDED_PROTO, peer.proto.as_bytes());
+        }
+        if let Some(prefix) = self.prefix {
+            put(&FORWARDED_PREFIX, prefix.as_bytes());
+        }
+        match &self.host {
+            Host::None => {}
+            Host::Authority(uri) => put(&FORWARDED_HOST, uri.authority().map_or("", |a| a.as_str()).as_bytes()),
+            Host::Field(value) => put(&FORWARDED_HOST, value.as_bytes()),
+        }
+        if let Some(id) = &self.audit_id {
+            put(&AUDIT_ID, id.as_bytes());
+        }
+        if self.trailers {
+            put(&TE, TRAILERS.as_bytes());
+        }
+    }
+
+    /// Puts them among the others.
+    pub(crate) fn insert_into(&self, headers: &mut HeaderMap) {
+        self.fields(|name, value| {
+            if let Ok(value) = HeaderValue::from_bytes(value) {
+                headers.append(name, value);
+            }
+        });
+    }
+}
+
+/// Whether only the gateway may say this.
+fn is_claim(name: &HeaderName) -> bool {
+    is_identity_header(name.as_str())
+        || *name == FORWARDED_FOR
+        || *name == FORWARDED_PROTO
+        || *name == FORWARDED_PREFIX
+        || *name == FORWARDED_HOST
+}
