@@ -12,6 +12,7 @@
 //! # Costs
 //! Without contention a request takes the lock twice and allocates nothing, once its workspace's nodes exist.
 
+mod dump;
 mod engine;
 mod state;
 mod stats;
@@ -33,8 +34,10 @@ use tokio::sync::Notify;
 
 use self::state::{Decision, State, Tenant, Wakes};
 pub use self::{
+    dump::{LevelDump, Place},
     stats::{
-        FlowStats, LevelLimits, LevelStats, REASONS, ShardStats, WAIT_BUCKETS_SECONDS, WorkspaceStats, WorkspacesStats,
+        DemandSums, FlowStats, LevelLimits, LevelStats, REASONS, ShardStats, WAIT_BUCKETS_SECONDS, WorkspaceStats,
+        WorkspacesStats,
     },
     waiting::{Permit, Waiting},
 };

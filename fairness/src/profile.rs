@@ -167,6 +167,13 @@ impl Profile {
         Classified { flow_schema: index as u16, level: schema.level, flow }
     }
 
+    /// The flow distinguisher of a request that was classified so, as text; empty where flows are not told apart.
+    pub fn distinguisher(&self, workspace: &str, user: &UserInfo, info: &RequestInfo<'_>, class: Classified) -> String {
+        let who = Requester::new(user, workspace);
+        let flow = self.flow_schemas.get(usize::from(class.flow_schema)).map_or(Flow::Unhashed, |schema| schema.flow);
+        distinguisher(flow, &who, info).map_or_else(String::new, |parts| parts.concat())
+    }
+
     /// The UIDs that a response's headers carry: the objects' own if they have any, otherwise UUIDs of
     /// version 5 over workspace, kind, name and generation (apf.md 9, row 18).
     ///

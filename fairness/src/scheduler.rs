@@ -21,6 +21,7 @@
 mod check;
 mod dispatch;
 mod heap;
+mod locate;
 mod measure;
 mod node;
 mod reap;

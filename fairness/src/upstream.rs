@@ -17,8 +17,8 @@ mod work;
 
 pub use self::{
     demand::{ADJUSTMENT_PERIOD_NS, Adjustment, DemandMeter, Integrator, LevelDemand, Statistics},
-    queue_set::{Arrival, Counts, Load, QueueSet, Reason, Settings, Ticket},
+    queue_set::{Arrival, Counts, Load, QueueLoad, QueueSet, Reason, Settings, Ticket},
     retry_after::RetryAfter,
-    shard::{Arrived, Shard},
+    shard::{Arrived, LevelView, Shard},
     work::{SERVICE_ESTIMATE_NS, Work, seat_seconds},
 };

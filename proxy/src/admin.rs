@@ -21,7 +21,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use crate::{
     Body,
     core::Core,
-    exposition,
+    dump, exposition,
     gateway::Phase,
     recent::SWEEP,
     refusal::{answer, json, text},
@@ -85,11 +85,22 @@ fn respond(
         "/readyz" => text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
         "/metrics" => text(StatusCode::OK, exposition::render(core, workers, metrics)),
         "/configz" => configz(core),
-        path => answer(&Status::new(
-            Reason::NotFound,
-            format!("no such path: {path}; there are /metrics, /configz, /livez, /readyz, /healthz"),
-        )),
+        path => match dump::answer(core, workers, request.uri()) {
+            Some(Ok(table)) => text(StatusCode::OK, table),
+            Some(Err(status)) => answer(&status),
+            None => unknown(path),
+        },
     }
+}
+
+fn unknown(path: &str) -> Response<Body> {
+    answer(&Status::new(
+        Reason::NotFound,
+        format!(
+            "no such path: {path}; there are /metrics, /configz, /livez, /readyz, /healthz, and dump_priority_levels, \
+             dump_queues and dump_requests below /debug/api_priority_and_fairness/"
+        ),
+    ))
 }
 
 /// Which fairness configuration is in force, and why the latest one is not.

@@ -3,15 +3,18 @@
 use std::{sync::Arc, time::Duration};
 
 use apiserver_api::{ClusterName, Reason, RequestInfo, Status, UserInfo, Verb, list_options::request_timeout};
-use fairness::{Admission, Classified, Clock, Cost, Counts, LevelKind, Permit, Rejection, Request, WatchGuard};
-use http::StatusCode;
+use fairness::{Admission, Classified, Clock, Cost, Counts, LevelKind, Rejection, Request, WatchGuard};
+use http::{StatusCode, request::Parts};
 
 use crate::{
-    core::{Core, Entry},
+    core::{self, Core},
+    identity::Identity,
+    inflight::{Entry, Held, Listed},
     metrics::Metrics,
     refusal::temporary,
     route::Route,
     rules::Rules,
+    worker::Worker,
 };
 
 /// What the door has to know of a request once its path has been read.
@@ -77,6 +80,12 @@ pub(crate) fn plan(
     };
     let ceiling = rules.seats_max(route.shard, class.level);
     let cost = entry.pricing.price(&info, counts(entry, workspace, &info), watches, ceiling);
+    if let Some(flow) = rules.flow(class.flow_schema) {
+        flow.seats.record(f64::from(cost.initial_seats.max(cost.final_seats)));
+        if matches!(info.verb, Verb::Create | Verb::Update | Verb::Patch | Verb::Delete) {
+            flow.watches.record(f64::from(watches));
+        }
+    }
     plan.ticket = Some(Ticket { rules, class, cost });
     if kind == Kind::Watch && (workspace.is_some() || route.is_wildcard) {
         let guard = core
@@ -89,7 +98,7 @@ pub(crate) fn plan(
 }
 
 /// What is known of the objects the request is about; asked only where the price depends on it.
-fn counts(entry: &Entry, workspace: Option<&ClusterName>, info: &RequestInfo<'_>) -> Counts {
+fn counts(entry: &core::Entry, workspace: Option<&ClusterName>, info: &RequestInfo<'_>) -> Counts {
     if !matches!(info.verb, Verb::List | Verb::Watch | Verb::DeleteCollection) {
         return Counts::Unknown;
     }
@@ -108,12 +117,14 @@ fn counts(entry: &Entry, workspace: Option<&ClusterName>, info: &RequestInfo<'_>
 /// # Cancel safety
 /// Dropping the future takes the request out of its queue.
 pub(crate) async fn admit(
-    core: &Core,
+    worker: &Arc<Worker>,
     route: &Route,
-    user: &UserInfo,
+    identity: &Arc<Identity>,
     plan: &Plan,
+    parts: &Parts,
     received_ns: u64,
-) -> Result<Option<Permit>, Rejection> {
+) -> Result<Option<Held>, Rejection> {
+    let core = &*worker.core;
     let gate = core.shards.get(route.shard).and_then(|s| s.gate.as_ref());
     let (Some(gate), Some(ticket)) = (gate, &plan.ticket) else { return Ok(None) };
     let Ticket { rules, class, cost } = ticket;
@@ -122,20 +133,43 @@ pub(crate) async fn admit(
     if let (Some(rates), Some(name)) = (&rules.rates, workspace) {
         let level = profile.levels().get(usize::from(class.level));
         if level.is_none_or(|level| level.kind != LevelKind::Exempt) {
-            rates.check(name, &user.name).map_err(|(limit, rejection)| {
+            rates.check(name, &identity.user.name).map_err(|(limit, rejection)| {
                 core.metrics.rate_limited(limit);
                 rejection
             })?;
         }
     }
     let (class, cost, timeout) = (*class, *cost, plan.timeout);
+    let arrived_ns = core.clock.now_ns();
+    let list = |id, started_ns| {
+        let entry = Entry {
+            shard: route.shard,
+            workspace: route.workspace.clone(),
+            method: parts.method.clone(),
+            uri: parts.uri.clone(),
+            rest_at: route.rest_at,
+            identity: identity.clone(),
+            rules: rules.clone(),
+            class,
+            cost,
+            is_watch: plan.kind == Kind::Watch,
+            arrived_ns,
+            started_ns,
+            id,
+        };
+        Listed::new(worker, entry)
+    };
     match gate.admit(&Request { workspace, profile, class, cost, received_ns, timeout }) {
-        Admission::Run(permit) => Ok(Some(permit)),
+        Admission::Run(permit) => Ok(Some(Held::new(list(permit.id(), Some(arrived_ns)), permit))),
         Admission::Reject(rejection) => Err(rejection),
         Admission::Wait(waiting) => {
+            let listed = list(waiting.id(), None);
             let outcome = waiting.await;
             core.metrics.wait.record(Metrics::seconds(received_ns, core.clock.now_ns()));
-            outcome.map(Some)
+            outcome.map(|permit| {
+                listed.started(core.clock.now_ns());
+                Some(Held::new(listed, permit))
+            })
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use apiserver_api::{ClusterName, UserInfo, user::GROUP_MASTERS};
-use config::FairnessConfig;
+use config::{Compat, FairnessConfig};
 use fairness::{Gate, PricingOptions, WatchTracker};
 use observers::{Observers, WorkspaceEvent};
 use tokio::sync::mpsc;
@@ -63,6 +63,11 @@ impl Core {
         self.healthy.as_ref().is_none_or(|healthy| healthy())
     }
 
+    /// Whose rules are in force.
+    pub(crate) fn compat(&self) -> Compat {
+        self.fairness.as_ref().map_or(Compat::Fairgate, |fairness| fairness.compat)
+    }
+
     /// A workspace is gone from all shards.
     pub(crate) fn forget_workspace(&self, workspace: &ClusterName) {
         self.watches.forget_workspace(workspace);
@@ -83,7 +88,7 @@ impl Core {
     pub(crate) fn reload_fairness(&self, config: &FairnessConfig) {
         let Some(fairness) = &self.fairness else { return };
         let gates = || self.shards.iter().zip(0..).filter_map(|(entry, shard)| Some((entry.gate.as_ref()?, shard)));
-        fairness.replace(config, &self.index, |rules, classes_changed| {
+        fairness.replace(config, &self.index, &self.metrics, |rules, classes_changed| {
             gates().for_each(|(gate, _)| gate.set_profile(rules.profile.clone()));
             if !classes_changed {
                 return;

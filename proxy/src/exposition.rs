@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
 };
 
-use fairness::gate::{FlowStats, LevelLimits, REASONS, ShardStats, WAIT_BUCKETS_SECONDS, WorkspaceStats};
+use fairness::gate::{DemandSums, FlowStats, LevelLimits, REASONS, ShardStats, WAIT_BUCKETS_SECONDS, WorkspaceStats};
 use metrics_exporter_prometheus::PrometheusHandle;
 use observers::Observers;
 
@@ -32,6 +32,7 @@ pub(crate) fn render(core: &Core, workers: &[Arc<Worker>], metrics: &PrometheusH
     }
     shards(&mut out, core);
     levels(&mut out, core);
+    demand(&mut out, core);
     workspaces(&mut out, core);
     out.0
 }
@@ -87,19 +88,44 @@ fn shards(out: &mut Text, core: &Core) {
 /// Name below `apiserver_flowcontrol_`, kind, value.
 type Column<T> = (&'static str, &'static str, fn(&T) -> u64);
 
-const FLOWS: [Column<FlowStats>; 5] = [
+const FLOWS: [Column<FlowStats>; 6] = [
     ("dispatched_requests_total", "counter", |f| f.dispatched),
     ("current_inqueue_requests", "gauge", |f| f.waiting_requests),
     ("current_inqueue_seats", "gauge", |f| f.waiting_seats),
     ("current_executing_requests", "gauge", |f| f.executing_requests),
     ("current_executing_seats", "gauge", |f| f.executing_seats),
+    // Deprecated by upstream, and still looked at.
+    ("request_concurrency_in_use", "gauge", |f| f.executing_seats),
 ];
-const LEVELS: [Column<LevelLimits>; 4] = [
+const LEVELS: [Column<LevelLimits>; 5] = [
     ("nominal_limit_seats", "gauge", |l| l.seats.nominal),
     ("lower_limit_seats", "gauge", |l| l.seats.lower),
     ("upper_limit_seats", "gauge", |l| l.seats.upper),
     ("current_limit_seats", "gauge", |l| l.seats.current),
+    ("request_concurrency_limit", "gauge", |l| l.seats.nominal),
 ];
+
+const DEMAND: [(&str, fn(&DemandSums) -> f64); 5] = [
+    ("demand_seats_high_watermark", |d| d.high_watermark),
+    ("demand_seats_average", |d| d.average),
+    ("demand_seats_stdev", |d| d.deviation),
+    ("demand_seats_smoothed", |d| d.smoothed),
+    ("target_seats", |d| d.target),
+];
+
+/// What only Kubernetes' adjustment measures.
+fn demand(out: &mut Text, core: &Core) {
+    let gates: Vec<_> = core.shards.iter().filter_map(|s| s.gate.as_ref()).map(|g| g.demand_stats()).collect();
+    for (name, value) in DEMAND {
+        let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
+        gates.iter().flatten().for_each(|(level, demand)| *sums.entry(level).or_default() += value(demand));
+        let name = format!("apiserver_flowcontrol_{name}");
+        if !sums.is_empty() {
+            out.head(&name, "gauge");
+        }
+        sums.iter().for_each(|(level, sum)| out.value(&name, &[("priority_level", level)], sum));
+    }
+}
 
 fn levels(out: &mut Text, core: &Core) {
     let stats: Vec<_> = core.shards.iter().filter_map(|s| s.gate.as_ref()).map(|g| g.level_stats()).collect();
@@ -144,18 +170,29 @@ fn waits(out: &mut Text, flows: &[FlowStats]) {
     let name = "apiserver_flowcontrol_request_wait_duration_seconds";
     out.head(name, "histogram");
     for flow in flows {
-        let [level, schema] = labels(flow);
-        let mut count = 0;
-        let bounds = WAIT_BUCKETS_SECONDS.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
-        for (bound, bucket) in bounds.zip(flow.wait_buckets) {
-            count += bucket;
-            let labels = [level, schema, ("execute", "true"), ("le", &bound)];
-            out.value(&format!("{name}_bucket"), &labels, count);
+        let seconds = flow.wait_sum_ns as f64 / 1e9;
+        wait(out, name, labels(flow), "true", &flow.wait_buckets, seconds);
+        let mut at_once = [0; WAIT_BUCKETS_SECONDS.len() + 1];
+        at_once[0] = flow.rejected.iter().zip(REASONS).filter(|(_, r)| AT_ONCE.contains(r)).map(|(n, _)| n).sum();
+        if at_once[0] > 0 {
+            wait(out, name, labels(flow), "false", &at_once, 0.0);
         }
-        let labels = [level, schema, ("execute", "true")];
-        out.value(&format!("{name}_sum"), &labels, flow.wait_sum_ns as f64 / 1e9);
-        out.value(&format!("{name}_count"), &labels, count);
     }
+}
+
+/// Reasons of those that never waited.
+const AT_ONCE: [&str; 3] = ["queue-full", "concurrency-limit", "deadline"];
+
+fn wait(out: &mut Text, name: &str, [level, schema]: [(&str, &str); 2], executed: &str, buckets: &[u64], sum: f64) {
+    let executed = ("execute", executed);
+    let mut count = 0;
+    let bounds = WAIT_BUCKETS_SECONDS.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
+    for (bound, bucket) in bounds.zip(buckets) {
+        count += bucket;
+        out.value(&format!("{name}_bucket"), &[level, schema, executed, ("le", &bound)], count);
+    }
+    out.value(&format!("{name}_sum"), &[level, schema, executed], sum);
+    out.value(&format!("{name}_count"), &[level, schema, executed], count);
 }
 
 fn labels(flow: &FlowStats) -> [(&'static str, &str); 2] {

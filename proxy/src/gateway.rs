@@ -73,6 +73,15 @@ impl Gateway {
     /// # Errors
     /// See [`StartError`]. Nothing keeps running then.
     pub fn start(options: GatewayOptions) -> Result<Self, StartError> {
+        Self::start_with(options, WallClock::new(), |_| {})
+    }
+
+    /// The same with a clock, and a last look at the core.
+    pub(crate) fn start_with(
+        options: GatewayOptions,
+        clock: WallClock,
+        look: impl FnOnce(&mut Core),
+    ) -> Result<Self, StartError> {
         let io = |what| move |error| StartError::Io(what, error);
         let address = options.listener.local_addr().map_err(io("listener"))?;
         let admin_address = options.admin.local_addr().map_err(io("admin listener"))?;
@@ -80,7 +89,9 @@ impl Gateway {
             0 => thread::available_parallelism().map_or(1, usize::from),
             n => n,
         };
-        let core = Arc::new(build(&options, workers)?);
+        let mut core = build(&options, clock, workers)?;
+        look(&mut core);
+        let core = Arc::new(core);
         let control = runtime::Builder::new_multi_thread()
             .worker_threads(CONTROL_THREADS)
             .thread_name("fairgate-control")
@@ -197,14 +208,15 @@ impl Drop for Gateway {
     }
 }
 
-pub(crate) fn build(options: &GatewayOptions, workers: usize) -> Result<Core, StartError> {
+pub(crate) fn build(options: &GatewayOptions, clock: WallClock, workers: usize) -> Result<Core, StartError> {
     if options.shards.is_empty() {
         return Err(StartError::NoShard);
     }
-    let clock = Arc::new(WallClock::new());
+    let clock = Arc::new(clock);
     let index = Arc::new(Index::new(options.directory, options.shards.len()));
+    let metrics = Metrics::new();
     let fairness = options.fairness.as_ref();
-    let fairness = fairness.map(|config| Fairness::new(config, options.compat, &options.shards, &index));
+    let fairness = fairness.map(|config| Fairness::new(config, options.compat, &options.shards, &index, &metrics));
     let entry = |shard: &crate::ShardOptions| {
         let gate = fairness.as_ref().map(|fairness| {
             let profile = fairness.rules().profile.clone();
@@ -233,8 +245,8 @@ pub(crate) fn build(options: &GatewayOptions, workers: usize) -> Result<Core, St
         lookups: AtomicUsize::new(0),
         shards,
         fairness,
-        watches: WatchTracker::new(WatchOptions::default()),
-        metrics: Metrics::new(),
+        watches: WatchTracker::new(WatchOptions { compat: options.compat, ..WatchOptions::default() }),
+        metrics,
         draining: AtomicBool::new(false),
         healthy: options.healthy.clone(),
         clock,

@@ -5,6 +5,7 @@ use apiserver_api::{
     status::{Cause, Details},
 };
 use bytes::Bytes;
+use config::Compat;
 use fairness::Rejection;
 use http::{
     HeaderMap, HeaderValue, Response, StatusCode,
@@ -54,10 +55,10 @@ pub(crate) fn temporary(code: StatusCode, message: impl Into<String>, retry_afte
     }
 }
 
-/// Fairness says no: a Status if the client reads JSON, else upstream's plain text.
-pub(crate) fn rejected(rejection: &Rejection, headers: &HeaderMap) -> Response<Body> {
+/// Fairness says no: a Status if the client reads JSON, else, and always under its rules, upstream's plain text.
+pub(crate) fn rejected(rejection: &Rejection, headers: &HeaderMap, compat: Compat) -> Response<Body> {
     let mut status = temporary(StatusCode::TOO_MANY_REQUESTS, TOO_MANY, rejection.retry_after);
-    if accepts_json(headers) {
+    if compat == Compat::Fairgate && accepts_json(headers) {
         if let Some(details) = &mut status.details {
             let what = if rejection.reason == "rate-limit" { "a workspace class" } else { "the priority level" };
             let message = format!("{what} of the request refused it: {}", rejection.reason);

@@ -7,13 +7,14 @@ use std::{
 };
 
 use bytes::Bytes;
-use fairness::{Clock, Permit, WatchGuard};
+use fairness::{Clock, WatchGuard};
 use http_body::{Frame, SizeHint};
 
 use crate::{
     Body, BoxError,
     connection::Peer,
     h2,
+    inflight::Held,
     metrics::Metrics,
     worker::{Timer, Worker},
 };
@@ -22,7 +23,7 @@ use crate::{
 pub(crate) struct Reply {
     body: Body,
     /// Given back when the last byte has been read from the shard, however slow the client is.
-    permit: Option<Permit>,
+    permit: Option<Held>,
     /// Runs on HTTP/1.1 while a part of the answer waits for the client to take it; on HTTP/2 the stream has it.
     stall: Option<Timer>,
     silence: Silence,
@@ -42,13 +43,13 @@ enum Silence {
 }
 
 impl Reply {
-    fn silent(body: Body, permit: Option<Permit>, silence: Silence) -> Self {
+    fn silent(body: Body, permit: Option<Held>, silence: Silence) -> Self {
         let permit = permit.filter(|_| !http_body::Body::is_end_stream(&body));
         Self { body, permit, stall: None, silence, end: None, flight: None }
     }
 
     /// An answer that the shard of this number has to go on with.
-    pub(crate) fn new(body: Body, permit: Option<Permit>, shard: usize) -> Self {
+    pub(crate) fn new(body: Body, permit: Option<Held>, shard: usize) -> Self {
         Self::silent(body, permit, Silence::Limited(shard))
     }
 

@@ -15,7 +15,13 @@ use fairness::{GatePolicy, Profile, scheduler};
 use serde::Serialize;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use crate::{ShardOptions, index::Index, rates::Rates, uids::UidHeaders};
+use crate::{
+    ShardOptions,
+    index::Index,
+    metrics::{FlowMetrics, Metrics},
+    rates::Rates,
+    uids::UidHeaders,
+};
 
 /// One snapshot.
 pub(crate) struct Rules {
@@ -26,6 +32,8 @@ pub(crate) struct Rules {
     /// `None` when no class limits the rate.
     pub(crate) rates: Option<Arc<Rates>>,
     pub(crate) uids: UidHeaders,
+    /// By FlowSchema.
+    flows: Box<[FlowMetrics]>,
 }
 
 impl Rules {
@@ -34,6 +42,7 @@ impl Rules {
         compat: Compat,
         seats: impl Iterator<Item = u32>,
         index: &Arc<Index>,
+        metrics: &Metrics,
     ) -> Self {
         // Workspaces inherit the operator's objects; no two of them see the same UIDs.
         let profile = Profile::compile(&config.flow_schemas, &config.priority_levels).inherited();
@@ -43,12 +52,15 @@ impl Rules {
             limits.iter().map(|l| l.max_seats).collect()
         };
         let classes: Arc<[_]> = config.classes.as_slice().into();
+        let level = |at: u16| profile.levels().get(usize::from(at)).map_or("", |level| &level.name);
+        let flows = profile.flow_schemas().iter().map(|s| metrics.flow(level(s.level), &s.name)).collect();
         Self {
             seats_max: seats.map(ceilings).collect(),
             profile: Arc::new(profile),
             rates: Rates::new(classes.clone(), index).map(Arc::new),
             classes,
             uids: UidHeaders::default(),
+            flows,
         }
     }
 
@@ -60,6 +72,11 @@ impl Rules {
         self
     }
 
+    /// What is observed of a FlowSchema's requests.
+    pub(crate) fn flow(&self, flow_schema: u16) -> Option<&FlowMetrics> {
+        self.flows.get(usize::from(flow_schema))
+    }
+
     pub(crate) fn seats_max(&self, shard: usize, level: u16) -> u32 {
         self.seats_max.get(shard).and_then(|levels| levels.get(usize::from(level))).copied().unwrap_or(0)
     }
@@ -68,7 +85,7 @@ impl Rules {
 /// The snapshot in force, and what operators are told of it.
 pub(crate) struct Fairness {
     rules: Arc<ArcSwap<Rules>>,
-    compat: Compat,
+    pub(crate) compat: Compat,
     seats: Box<[u32]>,
     /// Held while a configuration is put in force: one at a time.
     status: Mutex<Status>,
@@ -96,9 +113,15 @@ struct Refused {
 }
 
 impl Fairness {
-    pub(crate) fn new(config: &FairnessConfig, compat: Compat, shards: &[ShardOptions], index: &Arc<Index>) -> Self {
+    pub(crate) fn new(
+        config: &FairnessConfig,
+        compat: Compat,
+        shards: &[ShardOptions],
+        index: &Arc<Index>,
+        metrics: &Metrics,
+    ) -> Self {
         let seats: Box<[u32]> = shards.iter().map(|s| s.seats).collect();
-        let rules = Rules::new(config, compat, seats.iter().copied(), index);
+        let rules = Rules::new(config, compat, seats.iter().copied(), index, metrics);
         let (file, sha256) = names(config.source.as_ref());
         let status = Status { file, sha256, generation: 1, in_force_since: now(), last_error: None };
         Self { rules: Arc::new(ArcSwap::from_pointee(rules)), compat, seats, status: Mutex::new(status) }
@@ -115,8 +138,14 @@ impl Fairness {
 
     /// Puts another configuration in force, then lets `follow` bring the gates after it. The flag says whether the
     /// classes are others.
-    pub(crate) fn replace(&self, config: &FairnessConfig, index: &Arc<Index>, follow: impl FnOnce(&Rules, bool)) {
-        let rules = Rules::new(config, self.compat, self.seats.iter().copied(), index);
+    pub(crate) fn replace(
+        &self,
+        config: &FairnessConfig,
+        index: &Arc<Index>,
+        metrics: &Metrics,
+        follow: impl FnOnce(&Rules, bool),
+    ) {
+        let rules = Rules::new(config, self.compat, self.seats.iter().copied(), index, metrics);
         let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.rules();
         let rules = Arc::new(rules.after(&old));

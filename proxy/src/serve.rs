@@ -17,7 +17,7 @@ use std::{
 };
 
 use apiserver_api::{Reason, Status};
-use fairness::{Clock, Permit};
+use fairness::Clock;
 use http::{
     HeaderValue, Method, Request, Response, StatusCode, Version,
     header::{EXPECT, UPGRADE},
@@ -32,6 +32,7 @@ use crate::{
     connection::Peer,
     door, forward, hop,
     identity::{self, Caller},
+    inflight::Held,
     refusal::{answer, answer_and_close, rejected, temporary, text},
     reply::{Flight, Reply},
     route::{self, Route},
@@ -133,9 +134,9 @@ async fn admitted(
         let message = "the shard does not accept connections";
         return answer(&temporary(StatusCode::SERVICE_UNAVAILABLE, message, 1)).map(Reply::plain);
     }
-    let permit = match admission::admit(core, route, &caller.identity.user, plan, arrived_ns).await {
+    let permit = match admission::admit(worker, route, &caller.identity, plan, &parts, arrived_ns).await {
         Ok(permit) => permit,
-        Err(rejection) => return rejected(&rejection, &parts.headers).map(Reply::plain),
+        Err(rejection) => return rejected(&rejection, &parts.headers, core.compat()).map(Reply::plain),
     };
     let protocol = match plan.kind {
         Kind::Plain => None,
@@ -175,7 +176,7 @@ async fn admitted(
 /// Awaits `answer`; a watch's permit is dropped if that takes too long (FA-24).
 async fn release_when_late<T>(
     worker: &Arc<Worker>,
-    mut held: Option<&mut Option<Permit>>,
+    mut held: Option<&mut Option<Held>>,
     answer: impl Future<Output = T>,
 ) -> T {
     let mut answer = pin!(answer);

@@ -16,7 +16,7 @@ use futures_util::task::AtomicWaker;
 use slab::Slab;
 use tokio::sync::Notify;
 
-use crate::core::Core;
+use crate::{core::Core, inflight::InFlight};
 
 /// What a worker's tasks share.
 pub(crate) struct Worker {
@@ -28,6 +28,8 @@ pub(crate) struct Worker {
     pub(crate) connections: AtomicUsize,
     /// Told when the last connection has ended.
     pub(crate) emptied: Notify,
+    /// Requests that wait or run.
+    pub(crate) requests: InFlight,
     next_id: AtomicU64,
     tick: AtomicU32,
     /// Std mutexes: short sections, never held over an await, and in practice taken by one thread only.
@@ -129,6 +131,7 @@ impl Worker {
             in_flight: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
             emptied: Notify::new(),
+            requests: InFlight::default(),
             next_id: AtomicU64::new(uuid::Uuid::new_v4().as_u64_pair().0),
             tick: AtomicU32::new(1),
             links: Mutex::default(),
@@ -295,7 +298,7 @@ mod tests {
             limits: Limits::default(),
             healthy: None,
         };
-        Arc::new(crate::gateway::build(&options, 1).unwrap())
+        Arc::new(crate::gateway::build(&options, crate::clock::WallClock::new(), 1).unwrap())
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The scheduler behind the gate: ours, or Kubernetes' own rules (`compat: upstream`).
 
-use super::{Compat, Cost, GateOptions, GatePolicy, WorkspaceClass};
+use std::collections::BTreeMap;
+
+use super::{Compat, Cost, GateOptions, GatePolicy, WorkspaceClass, stats::DemandSums};
 use crate::{
     Level,
     scheduler::{self, LevelSeats, RefusedArrival, RequestId, WorkspaceId},
@@ -242,6 +244,21 @@ impl Engine {
         match self {
             Tree(shard) => shard.add_level_seats(id, sums),
             Upstream(shard) => shard.add_level_seats(id, sums),
+        }
+    }
+
+    /// Adds the demand of the last period, by name of level; ours keeps none.
+    pub(super) fn add_demand(&self, id: WorkspaceId, sums: &mut BTreeMap<Box<str>, DemandSums>) {
+        let Upstream(shard) = self else { return };
+        for view in shard.levels(id) {
+            let (meter, limits) = (view.demand.meter, view.demand.limits);
+            let sum = sums.entry(view.level.name.clone()).or_default();
+            let least = limits.min.max(limits.nominal.min(meter.high_watermark));
+            sum.high_watermark += f64::from(meter.high_watermark);
+            sum.average += meter.average;
+            sum.deviation += meter.deviation;
+            sum.smoothed += meter.smoothed;
+            sum.target += if view.demand.exempt { 0.0 } else { meter.smoothed.max(f64::from(least)) };
         }
     }
 

@@ -35,7 +35,7 @@ pub(super) enum Decision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Grant {
     /// `None`: exempt, and without an id.
-    id: Option<RequestId>,
+    pub(super) id: Option<RequestId>,
     flow: u32,
     pub(super) seats: u32,
     /// Length of the tail in nanoseconds.
@@ -46,7 +46,7 @@ pub(super) struct Grant {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ticket {
     grant: Grant,
-    id: RequestId,
+    pub(super) id: RequestId,
     workspace: WorkspaceId,
     pub(super) deadline: u64,
 }
@@ -68,10 +68,31 @@ pub(super) struct Known {
     /// `None` for the platform and for the unknown ones.
     pub(super) name: Option<ClusterName>,
     pub(super) counters: Counters,
+    /// The same by pair of level and FlowSchema, for those of which there were any.
+    by_flow: Vec<(u32, Counters)>,
     serial: u64,
 }
 
 impl Known {
+    fn count(&mut self, flow: u32, count: impl Fn(&mut Counters)) {
+        count(&mut self.counters);
+        match self.by_flow.iter_mut().find(|(f, _)| *f == flow) {
+            Some((_, counters)) => count(counters),
+            None => {
+                let mut counters = Counters::default();
+                count(&mut counters);
+                self.by_flow.push((flow, counters));
+            }
+        }
+    }
+
+    /// What happened at the level of this name.
+    pub(super) fn at_level(&self, flows: &FlowTable, level: &str) -> Counters {
+        let mut sum = Counters::default();
+        self.by_flow.iter().filter(|(flow, _)| flows.level(*flow) == level).for_each(|(_, c)| sum.add(c));
+        sum
+    }
+
     pub(super) fn is_present(&self) -> bool {
         self.serial > 0
     }
@@ -152,7 +173,7 @@ impl State {
 
     fn register(&mut self, id: WorkspaceId, name: Option<ClusterName>) {
         self.serials += 1;
-        let known = Known { name, counters: Counters::default(), serial: self.serials };
+        let known = Known { name, serial: self.serials, ..Known::default() };
         if self.known.len() <= id.index() {
             self.known.resize_with(id.index() + 1, Known::default);
         }
@@ -192,7 +213,7 @@ impl State {
         let (id, may_wait) = match self.shard.arrive(now, workspace, level, request.class.flow, &cost) {
             Ok(Arrived::Exempt(id, seats)) => {
                 self.flows.at(flow).started(seats);
-                self.counters(workspace).dispatched += 1;
+                self.known(workspace).count(flow, |c| c.dispatched += 1);
                 return Decision::Run(Grant { id, flow, seats, tail });
             }
             Ok(Arrived::Queued(id)) => (id, true),
@@ -241,6 +262,11 @@ impl State {
         }
     }
 
+    /// The workspace's node, if it has one; that of the platform for no name.
+    pub(super) fn find(&self, name: Option<&ClusterName>) -> Option<WorkspaceId> {
+        name.map_or(Some(self.platform), |name| self.names.get(name).copied())
+    }
+
     /// The workspaces that have nodes of their own.
     pub(super) fn names(&self) -> Vec<ClusterName> {
         self.names.keys().cloned().collect()
@@ -268,7 +294,7 @@ impl State {
             flow.started(seats);
             flow.waited(wait);
             if let Some(known) = self.known.get_mut(slot.workspace).filter(|known| known.serial == slot.serial) {
-                known.counters.dispatched += 1;
+                known.count(slot.flow, |c| c.dispatched += 1);
             }
             match slot.waker.take() {
                 Some(waker) => wakes.push(waker),
@@ -278,11 +304,11 @@ impl State {
         own_started
     }
 
-    fn counters(&mut self, workspace: WorkspaceId) -> &mut Counters {
+    fn known(&mut self, workspace: WorkspaceId) -> &mut Known {
         if self.known.len() <= workspace.index() {
             self.known.resize_with(workspace.index() + 1, Known::default);
         }
-        self.known.get_mut(workspace.index()).map(|known| &mut known.counters).expect("made above if it was missing")
+        self.known.get_mut(workspace.index()).expect("made above if it was missing")
     }
 
     fn reject(
@@ -295,7 +321,7 @@ impl State {
         reason: Reason,
     ) -> Rejection {
         self.flows.at(flow).counters.reject(reason);
-        self.counters(workspace).reject(reason);
+        self.known(workspace).count(flow, |c| c.reject(reason));
         self.rejections += 1;
         let retry_after = self.shard.retry_after(now, workspace, level, width, self.rejections);
         Rejection { reason: reason.as_str(), retry_after }
@@ -361,7 +387,7 @@ impl State {
         }
         self.flows.at(ticket.grant.flow).counters.reject(Reason::Cancelled);
         if self.is_current(ticket) {
-            self.counters(ticket.workspace).reject(Reason::Cancelled);
+            self.known(ticket.workspace).count(ticket.grant.flow, |c| c.reject(Reason::Cancelled));
         }
         self.leave_queue(now, ticket.grant, ticket.id, wakes);
     }

@@ -3,7 +3,7 @@
 //! Counters are plain numbers behind the gate's lock, reached by index: no label is looked up on a request's
 //! way. Snapshots of many workspaces are taken in parts, the lock being free in between.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use apiserver_api::ClusterName;
 
@@ -69,7 +69,7 @@ impl Counters {
         }
     }
 
-    fn add(&mut self, other: &Self) {
+    pub(super) fn add(&mut self, other: &Self) {
         self.dispatched += other.dispatched;
         self.rejected.iter_mut().zip(other.rejected).for_each(|(sum, more)| *sum += more);
     }
@@ -250,6 +250,21 @@ pub struct LevelLimits {
     pub seats: LevelSeats,
 }
 
+/// Demand of one level in the last period of ten seconds (apf.md 3.5), in seats, summed over the workspaces.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DemandSums {
+    /// Most seats wanted.
+    pub high_watermark: f64,
+    /// Mean over time.
+    pub average: f64,
+    /// Standard deviation over time.
+    pub deviation: f64,
+    /// What counts: rises at once, falls slowly.
+    pub smoothed: f64,
+    /// What the levels' seats were divided by; 0 for exempt levels.
+    pub target: f64,
+}
+
 /// All levels.
 #[derive(Clone, Debug, Default)]
 pub struct LevelStats {
@@ -331,6 +346,22 @@ impl Gate {
         }
         let levels = profile.levels().iter().zip(sums);
         LevelStats { flows, levels: levels.map(|(l, seats)| LevelLimits { level: l.name.clone(), seats }).collect() }
+    }
+
+    /// Demand by name of level; empty unless Kubernetes' rules are in force.
+    pub fn demand_stats(&self) -> BTreeMap<Box<str>, DemandSums> {
+        let mut sums = BTreeMap::new();
+        let mut from = 0;
+        loop {
+            let state = self.lock();
+            let end = state.shard.workspace_slots();
+            if from >= end || !state.shard.is_upstream() {
+                return sums;
+            }
+            let ids = (from..(from + PART).min(end)).filter_map(|index| state.shard.workspace_at(index));
+            ids.for_each(|id| state.shard.add_demand(id, &mut sums));
+            from += PART;
+        }
     }
 
     /// The `top` workspaces with the most seats in use and asked for, and the rest summed.

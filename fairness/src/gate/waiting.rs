@@ -15,6 +15,7 @@ use super::{
     Gate, Rejection,
     state::{Grant, Ticket},
 };
+use crate::scheduler::RequestId;
 
 /// The seats of one running request; they go back to the scheduler when this is dropped, after the tail
 /// that its cost names.
@@ -32,6 +33,11 @@ impl Permit {
     /// Seats charged: the request's width, cut to what its level may have.
     pub fn seats(&self) -> u32 {
         self.grant.seats
+    }
+
+    /// What the scheduler knows the request by, for [`Gate::place`]; `None` if it only counts its seats.
+    pub fn id(&self) -> Option<RequestId> {
+        self.grant.id
     }
 }
 
@@ -63,6 +69,11 @@ pub struct Waiting {
 impl Waiting {
     pub(super) fn new(gate: Arc<Gate>, ticket: Ticket) -> Self {
         Self { gate, ticket: Some(ticket), sleep: None }
+    }
+
+    /// See [`Permit::id`]; `None` when it waits no longer.
+    pub fn id(&self) -> Option<RequestId> {
+        self.ticket.map(|ticket| ticket.id)
     }
 }
 

@@ -570,6 +570,14 @@ impl Shard {
         slot.map_or(0, |slot| self.core.in_use(slot.node))
     }
 
+    /// The queues with nodes of a workspace's level, by number.
+    pub fn queues(&self, id: WorkspaceId, level: u16) -> &[(u32, NodeId)] {
+        let place = self.places.get(usize::from(level)).copied();
+        let workspace = self.workspaces.get(id.index()).and_then(Option::as_ref);
+        let slot = workspace.and_then(|w| w.levels.iter().find(|slot| Some(slot.level) == place));
+        slot.map_or(&[], |slot| &slot.queues)
+    }
+
     /// One past the largest index of a workspace, for walks in parts.
     pub fn workspace_slots(&self) -> usize {
         self.workspaces.len()
@@ -587,13 +595,16 @@ impl Shard {
         let division = self.division(nominal);
         let Some(workspace) = self.workspaces.get(id.index()).and_then(Option::as_ref) else { return };
         let most = self.core.spec(workspace.node).maximum.min(self.seats);
+        let limited = self.profile.iter().zip(division.iter()).filter(|(level, _)| level.kind != LevelKind::Exempt);
+        let reserved: u32 = limited.map(|(_, limits)| limits.min).sum();
         for (((at, level), limits), sum) in (0..).zip(&self.profile).zip(division.iter()).zip(sums) {
             let place = self.places.get(at).copied();
             let slot = workspace.levels.iter().find(|slot| Some(slot.level) == place);
             let spec = level_spec(level, limits);
             sum.nominal += u64::from(limits.nominal);
             sum.lower += u64::from(spec.reserve);
-            sum.upper += u64::from(spec.maximum.min(most));
+            // The other levels' reserves are never lent (#129086).
+            sum.upper += u64::from(spec.maximum.min(most.saturating_sub(reserved.saturating_sub(spec.reserve))));
             sum.current += u64::from(slot.map_or(0, |slot| self.core.in_use(slot.node)).max(spec.reserve));
         }
     }

@@ -73,6 +73,25 @@ pub struct Counts {
     pub dispatched: u64,
 }
 
+/// What is in one queue, as upstream's debug endpoint shows it. Work is in units of 1e-8 seat-seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueLoad {
+    /// Requests that wait.
+    pub waiting: u64,
+    /// Requests that run; `None` if nobody counts them.
+    pub executing: Option<u64>,
+    /// Seats of those that run or linger.
+    pub seats_in_use: u64,
+    /// Where the next request would start on the progress meter.
+    pub next_dispatch_r: u64,
+    /// Initial seats of those that wait.
+    pub initial_seats: u64,
+    /// The larger of initial and final seats of those that wait.
+    pub max_seats: u64,
+    /// Cost of those that wait.
+    pub total_work: u64,
+}
+
 /// What is in a queue set now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
@@ -318,6 +337,34 @@ impl QueueSet {
             executing: self.executing,
             seats_in_use: self.seats_in_use,
         }
+    }
+
+    /// What is in each queue, in order.
+    pub fn queue_loads(&self) -> impl Iterator<Item = QueueLoad> {
+        self.order.iter().map(|slot| {
+            let queue = &self.queues[*slot];
+            QueueLoad {
+                waiting: queue.waiting.len() as u64,
+                executing: Some(queue.executing.into()),
+                seats_in_use: queue.seats_in_use,
+                next_dispatch_r: queue.next_dispatch_r,
+                initial_seats: queue.waiting.iter().map(|r| u64::from(r.work.initial_seats)).sum(),
+                max_seats: queue.waiting_seats,
+                total_work: queue.waiting_work,
+            }
+        })
+    }
+
+    /// The queue of a present request, if it has one, and its position there if it waits.
+    pub fn place(&self, ticket: Ticket) -> (Option<u32>, Option<u32>) {
+        let slot = match self.requests.get(&ticket) {
+            Some(Request::Waiting { queue }) => Some(*queue),
+            Some(Request::Running { queue, .. } | Request::Lingering { queue, .. }) => *queue,
+            None => None,
+        };
+        let queue = slot.and_then(|slot| self.queues.get(slot));
+        let position = queue.and_then(|queue| queue.waiting.iter().position(|r| r.ticket == ticket));
+        (queue.map(|queue| queue.index as u32), position.map(|at| at as u32))
     }
 
     /// Counts since the start.

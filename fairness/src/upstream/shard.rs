@@ -44,14 +44,27 @@ pub enum Arrived {
     Queued(RequestId),
 }
 
+/// One level of a workspace, to look at.
+#[derive(Clone, Copy, Debug)]
+pub struct LevelView<'a> {
+    /// Its configuration.
+    pub level: &'a Level,
+    /// Whether it is no longer configured and only drains.
+    pub quiescing: bool,
+    /// Its queues.
+    pub set: &'a QueueSet,
+    /// Its seats and demand.
+    pub demand: &'a LevelDemand,
+}
+
 /// One level of a workspace.
 #[derive(Debug)]
-pub(super) struct LevelState {
-    pub(super) set: QueueSet,
-    pub(super) kind: LevelKind,
-    pub(super) demand: LevelDemand,
+struct LevelState {
+    set: QueueSet,
+    kind: LevelKind,
+    demand: LevelDemand,
     retry: RetryAfter,
-    pub(super) ids: HashMap<Ticket, RequestId>,
+    ids: HashMap<Ticket, RequestId>,
 }
 
 impl LevelState {
@@ -69,7 +82,7 @@ impl LevelState {
 }
 
 #[derive(Debug)]
-pub(super) struct Workspace {
+struct Workspace {
     class: WorkspaceClass,
     nominal: u32,
     /// The [`Shard::division`] that `nominal` belongs to.
@@ -83,15 +96,15 @@ pub(super) struct Workspace {
     open: u32,
     last_seen: u64,
     /// By [`Shard::entries`].
-    pub(super) levels: Vec<Option<LevelState>>,
+    levels: Vec<Option<LevelState>>,
 }
 
 /// A level that some profile has had.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) level: Level,
+struct Entry {
+    level: Level,
     /// Whether the profile in force has it; if not it only drains.
-    pub(super) in_force: bool,
+    in_force: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -109,10 +122,10 @@ struct Slot {
 #[derive(Debug)]
 pub struct Shard {
     seats: u32,
-    pub(super) entries: Vec<Entry>,
+    entries: Vec<Entry>,
     /// From the profile's index of a level to that of `entries`.
     places: Vec<usize>,
-    pub(super) workspaces: Vec<Option<Workspace>>,
+    workspaces: Vec<Option<Workspace>>,
     free: Vec<u32>,
     reaped: VecDeque<WorkspaceId>,
     slots: Vec<Slot>,
@@ -362,6 +375,21 @@ impl Shard {
             sum.upper += u64::from(limits.max);
             sum.current += u64::from(current);
         }
+    }
+
+    /// The levels of a workspace that has had a request.
+    pub fn levels(&self, id: WorkspaceId) -> impl Iterator<Item = LevelView<'_>> {
+        let states = self.workspace(id.index()).map_or(&[][..], |w| &w.levels).iter();
+        states.zip(&self.entries).filter_map(|(state, entry)| {
+            let LevelState { set, demand, .. } = state.as_ref()?;
+            Some(LevelView { level: &entry.level, quiescing: !entry.in_force, set, demand })
+        })
+    }
+
+    /// See [`QueueSet::place`].
+    pub fn place(&self, id: RequestId) -> Option<(Option<u32>, Option<u32>)> {
+        let (slot, ticket) = self.slot(id)?;
+        Some(self.level(slot.workspace as usize, slot.entry)?.set.place(ticket))
     }
 
     /// What is in a workspace's limited levels, and the seats that these divide.
