@@ -230,10 +230,11 @@ async fn wind_up() {
 #[tokio::test(start_paused = true)]
 async fn back_filling() {
     for (compat, passes) in [(Compat::Upstream, false), (Compat::Fairgate, true)] {
-        let door = Door::new(compat, 4, &[("l", 0, 0, 4, 1, 10)]);
-        let _running = run(door.send("l", 1, 3));
-        let _wide = wait(door.send("l", 2, 4));
-        let narrow = door.send("l", 3, 1);
+        let door = Door::new(compat, 8, &[("l", 0, 0, 4, 1, 10)]);
+        let _running = run(door.send("l", 3, 5));
+        // Its virtual finish is before that of the other flow's next request.
+        let _wide = wait(door.send("l", 2, 6));
+        let narrow = door.send("l", 3, 2);
         assert_eq!(matches!(narrow, Admission::Run(_)), passes, "{compat:?}: {narrow:?}");
     }
 }
@@ -382,7 +383,8 @@ async fn retry_after() {
             });
         }
         drop((permit, place));
-        door.at(1000 * SECOND);
+        // Not so long that the workspace is forgotten for being idle.
+        door.at(300 * SECOND);
         let _taken = (run(door.send("l", 1, 1)), wait(door.send("l", 1, 1)));
         let seconds = refused(&door);
         match compat {
