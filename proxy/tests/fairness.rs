@@ -370,3 +370,50 @@ async fn a_drain_cuts_off_who_still_waits() {
     tokio::time::timeout(PATIENCE, gateway.shutdown(std::time::Duration::from_millis(50))).await.unwrap();
     assert!(second.await.unwrap().is_err());
 }
+
+/// The rows of one of the debug endpoints.
+async fn dump(gateway: &Gateway, what: &str) -> Vec<Vec<String>> {
+    let answer = admin(gateway, &format!("/debug/api_priority_and_fairness/{what}")).await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    body.lines().skip(1).map(|line| line.split(',').map(|cell| cell.trim().to_owned()).collect()).collect()
+}
+
+#[tokio::test]
+async fn the_debug_endpoints_show_who_runs_and_who_waits() {
+    let held = Held::default();
+    let gateway = fair(held.shard(1), one_level(QUEUE));
+    let first = h1(&gateway).await.send_request(get("/clusters/a/api/v1/pods?limit=1")).await.unwrap();
+    let mut second = h2(&gateway).await;
+    let path = "/clusters/a/apis/apps/v1/namespaces/n/deployments/d";
+    let second = tokio::spawn(async move { second.send_request(get_h2(path)).await.unwrap() });
+    metric_becomes(&gateway, WAITING, 1.0).await;
+
+    let levels = dump(&gateway, "dump_priority_levels?workspace=a").await;
+    let all = levels.iter().find(|row| row[0] == "all").unwrap();
+    assert_eq!(all[1..], ["1", "false", "false", "1", "1", "1", "0", "0", "0"]);
+    assert!(levels.is_sorted() && levels.len() == 3, "{levels:?}");
+    let queues = dump(&gateway, "dump_queues?workspace=a").await;
+    assert_eq!((queues.len(), &queues[0][..5]), (1, &["all", "0", "1", "1", "1"].map(str::to_owned)[..]));
+    let requests = dump(&gateway, "dump_requests?includeRequestDetails=1&workspace=a").await;
+    let cut: Vec<_> = requests.iter().map(|row| [&row[..4], &row[10..]].concat().join(" ")).collect();
+    assert_eq!(
+        cut,
+        [
+            "all all 0 0 system:anonymous get /apis/apps/v1/namespaces/n/deployments/d n d apps/v1 deployments ",
+            "all all 0 -1 system:anonymous list /api/v1/pods   v1 pods ",
+        ]
+    );
+    assert!(requests[0][9].starts_with("0001-01-01") && requests[1][9].starts_with("20"), "{requests:?}");
+
+    let everybody = dump(&gateway, "dump_requests?workspace=*").await;
+    assert!(everybody.len() == 2 && everybody[0].len() == 11 && !everybody[0][10].is_empty(), "{everybody:?}");
+    let platform = dump(&gateway, "dump_requests").await;
+    assert!(platform.is_empty(), "{platform:?}");
+    let unknown = admin(&gateway, "/debug/api_priority_and_fairness/dump_nothing").await;
+    assert!(unknown.starts_with("HTTP/1.1 404 ") && unknown.contains("dump_queues"), "{unknown}");
+
+    drop(first);
+    held.end_one();
+    assert_eq!(second.await.unwrap().status(), StatusCode::OK);
+}
