@@ -105,7 +105,10 @@ const LEVELS: [Column<LevelLimits>; 5] = [
     ("request_concurrency_limit", "gauge", |l| l.seats.nominal),
 ];
 
-const DEMAND: [(&str, fn(&DemandSums) -> f64); 5] = [
+/// Name below `apiserver_flowcontrol_`, value.
+type DemandColumn = (&'static str, fn(&DemandSums) -> f64);
+
+const DEMAND: [DemandColumn; 5] = [
     ("demand_seats_high_watermark", |d| d.high_watermark),
     ("demand_seats_average", |d| d.average),
     ("demand_seats_stdev", |d| d.deviation),

@@ -368,8 +368,11 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// By name and labels.
+type Series = BTreeMap<(String, BTreeSet<String>), f64>;
+
 /// Type of each name, and value of each series.
-fn parse(text: &str) -> (BTreeMap<String, String>, BTreeMap<(String, BTreeSet<String>), f64>) {
+fn parse(text: &str) -> (BTreeMap<String, String>, Series) {
     let (mut kinds, mut series) = (BTreeMap::new(), BTreeMap::new());
     for line in text.lines() {
         if let Some(rest) = line.strip_prefix("# TYPE ") {
