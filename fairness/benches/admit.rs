@@ -4,68 +4,150 @@
 
 use std::{
     hint::black_box,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
+    sync::Arc,
+    time::{Duration, Instant},
 };
 
-use apiserver_api::ClusterName;
+use apiserver_api::{ClusterName, RequestInfo, UserInfo};
 use criterion::{Criterion, criterion_group, criterion_main};
 use fairness::{
-    Admission, Classified, Clock, Compat, Cost, Gate, GateOptions, Level, LevelKind, Profile, Queuing, Request,
+    Admission, Classified, Clock, Compat, Cost, Counts, Gate, GateOptions, Level, LevelKind, PricingOptions, Profile,
+    Queuing, Request,
     scheduler::{Arrival, RequestId, Shard, Tuning, WorkspaceClass, WorkspaceId},
 };
 
-/// A microsecond passes at each look.
-#[derive(Default)]
-struct Ticks(AtomicU64);
+struct Monotonic(Instant);
 
-impl Clock for Ticks {
+impl Clock for Monotonic {
     fn now_ns(&self) -> u64 {
-        self.0.fetch_add(1_000, Ordering::Relaxed)
+        self.0.elapsed().as_nanos() as u64
     }
 }
 
 const ONE_SEAT: Cost = Cost { initial_seats: 1, final_seats: 0, additional_latency: Duration::ZERO, raw_seats: 1 };
 
-/// Prints allocations and time on the processor per request. The latter (Linux only) says more than
-/// criterion's figures when the machine is busy with other things.
-fn report(name: &str, requests: u64, mut one: impl FnMut()) {
+/// Prints allocations and time on the processor per request beside the design's budget. The latter (Linux only)
+/// says more than criterion's figures when the machine is busy with other things.
+fn report(name: &str, budget: &str, requests: u64, mut one: impl FnMut()) {
+    if !wanted(name) {
+        return;
+    }
     let counted = allocation_counter::measure(|| (0..requests).for_each(|_| one()));
-    println!("{name}: {:.4} allocations per request", counted.count_total as f64 / requests as f64);
     let before = on_processor_ns();
     (0..requests).for_each(|_| one());
-    if let (Some(before), Some(after)) = (before, on_processor_ns()) {
-        println!("{name}: {} ns on the processor per request", (after - before) / requests);
-    }
+    let ns = before.zip(on_processor_ns()).map_or(0, |(before, after)| (after - before) / requests);
+    let allocations = counted.count_total as f64 / requests as f64;
+    println!("{name}: {ns} ns on the processor, {allocations:.4} allocations per request; budget {budget}");
+}
+
+/// Whether criterion's filter lets this one through.
+fn wanted(name: &str) -> bool {
+    let mut filters = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).peekable();
+    filters.peek().is_none() || filters.any(|filter| name.contains(&filter))
 }
 
 fn on_processor_ns() -> Option<u64> {
     std::fs::read_to_string("/proc/thread-self/schedstat").ok()?.split(' ').next()?.parse().ok()
 }
 
-fn uncontended(c: &mut Criterion) {
-    let profile = Arc::new(Profile::bootstrap());
-    let level = profile.levels().iter().position(|l| &*l.name == "workload-low").expect("a bootstrap level") as u16;
-    let schema = profile.flow_schemas().iter().position(|f| f.level == level).expect("it has a FlowSchema") as u16;
-    let gate = Gate::new(GateOptions { seats: 600, profile: profile.clone(), clock: Arc::new(Ticks::default()) });
-    let names: Vec<ClusterName> = (0..100).map(|n| format!("w{n}").parse().expect("a legal name")).collect();
-    let mut n = 0_usize;
-    let mut one = || {
-        n += 1;
-        let class = Classified { flow_schema: schema, level, flow: (n % 7) as u64 };
-        let workspace = names.get(n % names.len());
-        let request = Request { workspace, profile: &profile, class, cost: ONE_SEAT, received_ns: 0, timeout: None };
-        match gate.admit(&request) {
+/// Requests of several workspaces and flows, from door to door of this crate, while nothing waits.
+struct Uncontended {
+    gate: Arc<Gate>,
+    profile: Arc<Profile>,
+    pricing: PricingOptions,
+    workspaces: Vec<ClusterName>,
+    user: UserInfo,
+    info: RequestInfo<'static>,
+    n: usize,
+}
+
+impl Uncontended {
+    fn new(gate: &Arc<Gate>, name: &str) -> Self {
+        Self {
+            gate: gate.clone(),
+            profile: gate.profile(),
+            pricing: PricingOptions::default(),
+            workspaces: (0..100).map(|n| format!("{name}{n}").parse().expect("a legal name")).collect(),
+            user: UserInfo::new("alice", &["devs", "system:authenticated"]),
+            info: RequestInfo::parse("GET", "/api/v1/namespaces/shop/configmaps/settings", "").expect("a legal path"),
+            n: 0,
+        }
+    }
+
+    fn admit(&mut self, class: Classified, cost: Cost) {
+        self.n += 1;
+        let workspace = self.workspaces.get(self.n % self.workspaces.len());
+        let request = Request { workspace, profile: &self.profile, class, cost, received_ns: 0, timeout: None };
+        match self.gate.admit(&request) {
             Admission::Run(permit) => drop(black_box(permit)),
             other => panic!("nothing is contended: {other:?}"),
         }
+    }
+
+    fn whole(&mut self) {
+        let workspace = self.workspaces.first().expect("a hundred were made");
+        let class = self.profile.classify(black_box(workspace), &self.user, &self.info);
+        let cost = self.pricing.price(&self.info, Counts::Unknown, 0, 100);
+        self.admit(class, cost);
+    }
+}
+
+fn gate() -> Arc<Gate> {
+    let profile = Arc::new(Profile::bootstrap());
+    Gate::new(GateOptions { seats: 600, profile, clock: Arc::new(Monotonic(Instant::now())) })
+}
+
+fn uncontended(c: &mut Criterion) {
+    let gate = gate();
+    let mut requests = Uncontended::new(&gate, "w");
+    let class = requests.profile.classify(requests.workspaces.first().expect("some"), &requests.user, &requests.info);
+    (0..100_000).for_each(|_| requests.whole());
+    let name = "uncontended: classify, price, admit, settle";
+    report(name, "400 ns, 0", 1_000_000, || requests.whole());
+    c.bench_function(name, |b| b.iter(|| requests.whole()));
+    report("uncontended: admit, settle", "part of the above", 1_000_000, || requests.admit(class, ONE_SEAT));
+
+    let name = "uncontended, 2 threads: classify, price, admit, settle";
+    if wanted(name) {
+        let threads = ["x", "y"].map(|prefix| {
+            let mut requests = Uncontended::new(&gate, prefix);
+            std::thread::spawn(move || {
+                (0..100_000).for_each(|_| requests.whole());
+                report(name, "400 ns, 0", 1_000_000, || requests.whole());
+            })
+        });
+        for thread in threads {
+            thread.join().expect("it does not panic");
+        }
+    }
+}
+
+/// What a workspace costs that has a request running in one level.
+fn memory(_: &mut Criterion) {
+    const WORKSPACES: u32 = 10_000;
+    if !wanted("bytes") {
+        return;
+    }
+    let level = Level {
+        name: "level".into(),
+        kind: LevelKind::Queue(Queuing { queues: 64, hand_size: 6, queue_length_limit: 50 }),
+        shares: 100,
+        lendable_percent: 0,
+        borrowing_limit_percent: None,
     };
-    (0..100_000).for_each(|_| one());
-    report("uncontended", 500_000, &mut one);
-    c.bench_function("uncontended admit and settle", |b| b.iter(&mut one));
+    let mut shard = None;
+    let counted = allocation_counter::measure(|| {
+        let mut new = Shard::new(WORKSPACES, std::slice::from_ref(&level), Tuning::default(), Compat::Fairgate);
+        for n in 0..WORKSPACES {
+            let id = new.add_workspace(1, WorkspaceClass::default());
+            new.arrive(1, id, 0, n.into(), 1).expect("an empty queue");
+            while new.dispatch(1).is_some() {}
+        }
+        shard = Some(new);
+    });
+    let bytes = counted.bytes_current / i64::from(WORKSPACES);
+    println!("bytes per active workspace: {bytes}, vectors' spare room included; budget 1,024");
+    drop(shard);
 }
 
 /// A shard at saturation: each request that ends is followed by a new one of the same workspace.
@@ -128,16 +210,18 @@ impl Saturated {
 
 fn saturated(c: &mut Criterion) {
     let cases = [
-        ("saturated level of 64 queues", 2, 2, 3_000, 1_000),
-        ("100,000 known, 10 backlogged", 100_000, 10, 200, 2),
-        ("100,000 known, 1,000 backlogged", 100_000, 1_000, 4, 2),
-        ("100,000 known, 10,000 backlogged", 100_000, 10_000, 2, 2),
+        ("saturated level of 64 queues", "500 ns, 0", 2, 2, 3_000, 1_000),
+        ("10 known workspaces, all backlogged", "2,000 ns, 0", 10, 10, 200, 2),
+        ("1,000 known workspaces, all backlogged", "2,000 ns, 0", 1_000, 1_000, 4, 2),
+        ("100,000 known workspaces, 10 backlogged", "2,000 ns, 0", 100_000, 10, 200, 2),
+        ("100,000 known workspaces, 10,000 backlogged", "2,000 ns, 0", 100_000, 10_000, 2, 2),
+        ("100,000 known workspaces, all backlogged", "2,000 ns, 0", 100_000, 100_000, 2, 2),
     ];
-    for (name, known, backlogged, waiting, flows) in cases {
+    for (name, budget, known, backlogged, waiting, flows) in cases.into_iter().filter(|case| wanted(case.0)) {
         let mut shard = Saturated::new(known, backlogged, waiting, flows);
         // Every queue that will be used has been.
         (0..500_000).for_each(|_| shard.one());
-        report(name, 500_000, || shard.one());
+        report(name, budget, 500_000, || shard.one());
         c.bench_function(name, |b| b.iter(|| shard.one()));
     }
 }
@@ -145,6 +229,6 @@ fn saturated(c: &mut Criterion) {
 criterion_group! {
     name = benches;
     config = Criterion::default().warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(2));
-    targets = uncontended, saturated
+    targets = uncontended, saturated, memory
 }
 criterion_main!(benches);

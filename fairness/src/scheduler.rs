@@ -35,9 +35,10 @@ mod why;
 mod tests;
 
 pub use self::{
+    measure::Releases,
     node::{NodeId, NodeSpec, Owner},
     requests::RequestId,
     shard::{Arrival, LevelSeats, RefusedArrival, Shard, WorkspaceClass, WorkspaceId},
-    tree::{NodeState, Scheduler, Tuning},
+    tree::{NodeState, Scheduler, Spare, Tuning},
     why::Why,
 };

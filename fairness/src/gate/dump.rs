@@ -50,7 +50,7 @@ impl Gate {
         let profile = self.profile();
         let mut all = Vec::new();
         for (at, level) in (0..).zip(profile.levels()) {
-            let state = self.lock();
+            let state = self.exact();
             all.push(state.dump(workspace, at, level));
         }
         all.extend(self.lock().draining(workspace));

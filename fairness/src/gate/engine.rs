@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{Compat, Cost, GateOptions, GatePolicy, WorkspaceClass, stats::DemandSums};
 use crate::{
     Level,
-    scheduler::{self, LevelSeats, RefusedArrival, RequestId, WorkspaceId},
+    scheduler::{self, LevelSeats, RefusedArrival, Releases, RequestId, Spare, WorkspaceId},
     upstream,
 };
 
@@ -132,6 +132,29 @@ impl Engine {
                 true
             }
             (Upstream(_), None) => false,
+        }
+    }
+
+    /// As [`Engine::complete`], for seats that served several requests in turn.
+    pub(super) fn complete_all(&mut self, now: u64, id: RequestId, releases: &Releases) -> bool {
+        match self {
+            Tree(shard) => shard.complete_all(now, id, releases),
+            Upstream(shard) => shard.complete(now, id),
+        }
+    }
+
+    /// The seats of a running request have gone to another, which began at `start`.
+    pub(super) fn restart(&mut self, id: RequestId, start: u64) {
+        if let Tree(shard) = self {
+            shard.core_mut().restart(id, start);
+        }
+    }
+
+    /// Whether seats may be parked. Kubernetes' rules need to see each request.
+    pub(super) fn spare(&self) -> Spare {
+        match self {
+            Tree(shard) => shard.core().spare(),
+            Upstream(_) => Spare::None,
         }
     }
 

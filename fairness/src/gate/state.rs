@@ -8,11 +8,13 @@ use hashbrown::HashMap;
 use super::{
     ClassLookup, Classified, GateOptions, GatePolicy, Profile, Rejection, Request,
     engine::{self, Arrived, Engine},
+    parking::{Key, Lot, Parking, Place},
+    recall::Holders,
     stats::{Counters, FlowTable, Reason},
 };
 use crate::{
     profile::CATCH_ALL,
-    scheduler::{RefusedArrival, RequestId, WorkspaceClass, WorkspaceId},
+    scheduler::{RefusedArrival, RequestId, Spare, WorkspaceClass, WorkspaceId},
     wait::{DEFAULT_WAIT_LIMIT, wait_limit},
 };
 
@@ -26,7 +28,7 @@ pub(super) enum Tenant<'a> {
 
 /// What is decided about an arrival.
 pub(super) enum Decision {
-    Run(Grant),
+    Run(Grant, Option<Place>),
     Wait(Ticket),
     Reject(Rejection),
 }
@@ -36,10 +38,22 @@ pub(super) enum Decision {
 pub(super) struct Grant {
     /// `None`: exempt, and without an id.
     pub(super) id: Option<RequestId>,
-    flow: u32,
+    pub(super) flow: u32,
     pub(super) seats: u32,
     /// Length of the tail in nanoseconds.
     tail: u64,
+}
+
+impl Grant {
+    /// A grant of the scheduler's without a tail, as two numbers.
+    pub(super) fn pack(self) -> [u64; 2] {
+        let id = self.id.map_or(u64::MAX, RequestId::to_bits);
+        [id, u64::from(self.flow) << 32 | u64::from(self.seats)]
+    }
+
+    pub(super) fn unpack([id, rest]: [u64; 2]) -> Self {
+        Self { id: Some(RequestId::from_bits(id)), flow: (rest >> 32) as u32, seats: rest as u32, tail: 0 }
+    }
 }
 
 /// A place in a queue.
@@ -135,8 +149,14 @@ pub(super) struct State {
     /// What the driver sleeps for; `u64::MAX` if for nothing.
     armed: u64,
     rejections: u64,
+    pub(super) parking: Arc<Parking>,
+    pub(super) lot: Lot,
+    pub(super) holders: Holders,
 }
 
+/// Flows whose seats can be parked at a time, and requests.
+const STACKS: u32 = 4_096;
+const MOST_CELLS: u32 = 4_096;
 /// Idle nodes dropped per event, and per tick.
 const REAP_PER_EVENT: usize = 2;
 const REAP_PER_TICK: usize = 256;
@@ -151,6 +171,7 @@ impl State {
             shard.keep_workspace(id);
         }
         shard.set_known(2);
+        let (parking, lot) = Parking::new(STACKS, options.seats.min(MOST_CELLS));
         let mut state = Self {
             shard,
             profile: options.profile.clone(),
@@ -165,6 +186,9 @@ impl State {
             flows: FlowTable::new(&options.profile),
             armed: u64::MAX,
             rejections: 0,
+            parking: Arc::new(parking),
+            lot,
+            holders: Holders::default(),
         };
         state.register(platform, None);
         state.register(unknown, None);
@@ -199,6 +223,7 @@ impl State {
         tenant: Tenant<'_>,
         classes: &ClassLookup,
         request: &Request<'_>,
+        key: Option<Key>,
         wakes: &mut Wakes,
     ) -> Decision {
         self.end_tails(now, wakes);
@@ -214,7 +239,10 @@ impl State {
             Ok(Arrived::Exempt(id, seats)) => {
                 self.flows.at(flow).started(seats);
                 self.known(workspace).count(flow, |c| c.dispatched += 1);
-                return Decision::Run(Grant { id, flow, seats, tail });
+                if self.shard.spare() == Spare::None {
+                    self.recall(now);
+                }
+                return Decision::Run(Grant { id, flow, seats, tail }, None);
             }
             Ok(Arrived::Queued(id)) => (id, true),
             Ok(Arrived::NowOrNever(id)) => (id, false),
@@ -230,8 +258,10 @@ impl State {
         let grant = Grant { id: Some(id), flow, seats, tail };
         self.take_slot(id, now, workspace, flow);
         self.flows.at(flow).queued(seats);
-        if self.pump(now, Some(id), wakes) {
-            return Decision::Run(grant);
+        // What is parked is free for whoever would have to wait.
+        if self.pump(now, Some(id), wakes) || (self.recall(now) && self.pump(now, Some(id), wakes)) {
+            self.may_open(now);
+            return Decision::Run(grant, self.assign(now, key, grant));
         }
         let deadline = wait_limit(request.received_ns, request.timeout, DEFAULT_WAIT_LIMIT);
         let reason = if !may_wait {
@@ -400,8 +430,21 @@ impl State {
             Some(until) => self.tails.push(Reverse((until, grant))),
             None => self.give_back(now, grant),
         }
+        self.after_settling(now, wakes);
+    }
+
+    pub(super) fn after_settling(&mut self, now: u64, wakes: &mut Wakes) {
         self.pump(now, None, wakes);
         self.reap(now, REAP_PER_EVENT);
+        self.may_open(now);
+    }
+
+    /// As many more requests of the workspace ran on these seats.
+    pub(super) fn started_at_once(&mut self, grant: Grant, requests: u64) {
+        let Some(slot) = grant.id.and_then(|id| self.slots.get(id.index())) else { return };
+        if let Some(known) = self.known.get_mut(slot.workspace).filter(|known| known.serial == slot.serial) {
+            known.count(grant.flow, |c| c.dispatched += requests);
+        }
     }
 
     fn give_back(&mut self, now: u64, grant: Grant) {
@@ -410,7 +453,7 @@ impl State {
         debug_assert!(ended, "a permit ends its request once");
     }
 
-    fn end_tails(&mut self, now: u64, wakes: &mut Wakes) {
+    pub(super) fn end_tails(&mut self, now: u64, wakes: &mut Wakes) {
         let mut ended = false;
         while self.tails.peek().is_some_and(|Reverse((end, _))| *end <= now) {
             let Some(Reverse((_, grant))) = self.tails.pop() else { break };
@@ -435,8 +478,12 @@ impl State {
 
     pub(super) fn tick(&mut self, now: u64, wakes: &mut Wakes) -> Option<u64> {
         self.end_tails(now, wakes);
+        if self.recall_due().is_some_and(|due| due <= now) {
+            self.recall_and_go_on(now);
+        }
         self.pump(now, None, wakes);
         self.reap(now, REAP_PER_TICK);
+        self.may_open(now);
         self.armed = u64::MAX;
         self.rearm();
         (self.armed < u64::MAX).then_some(self.armed)
@@ -445,7 +492,7 @@ impl State {
     /// Notes the next thing that is due; says whether it is earlier than what the driver sleeps for.
     pub(super) fn rearm(&mut self) -> bool {
         let tail = self.tails.peek().map(|Reverse((end, _))| *end);
-        let next = [tail, self.shard.next_due()].into_iter().flatten().min().unwrap_or(u64::MAX);
+        let next = [tail, self.shard.next_due(), self.recall_due()].into_iter().flatten().min().unwrap_or(u64::MAX);
         let earlier = next < self.armed;
         self.armed = self.armed.min(next);
         earlier
@@ -453,6 +500,7 @@ impl State {
 
     pub(super) fn set_class(&mut self, now: u64, name: &ClusterName, class: WorkspaceClass, wakes: &mut Wakes) {
         let Some(&id) = self.names.get(name) else { return };
+        self.recall(now);
         if self.shard.set_class(now, id, class) {
             self.pump(now, None, wakes);
         } else {
@@ -462,6 +510,7 @@ impl State {
     }
 
     pub(super) fn forget(&mut self, now: u64, name: &ClusterName, wakes: &mut Wakes) {
+        self.recall(now);
         let Some(id) = self.names.remove(name) else { return };
         if let Some(known) = self.known.get_mut(id.index()) {
             *known = Known::default();
@@ -471,6 +520,7 @@ impl State {
     }
 
     pub(super) fn set_profile(&mut self, now: u64, profile: Arc<Profile>, wakes: &mut Wakes) {
+        self.recall(now);
         self.shard.set_levels(now, profile.levels());
         self.flows.set_profile(&profile);
         self.profile = profile;
@@ -478,6 +528,7 @@ impl State {
     }
 
     pub(super) fn set_seats(&mut self, now: u64, seats: u32, wakes: &mut Wakes) {
+        self.recall(now);
         self.seats = seats;
         self.shard.set_seats(now, seats);
         self.pump(now, None, wakes);

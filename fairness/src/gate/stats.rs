@@ -3,11 +3,14 @@
 //! Counters are plain numbers behind the gate's lock, reached by index: no label is looked up on a request's
 //! way. Snapshots of many workspaces are taken in parts, the lock being free in between.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, MutexGuard},
+};
 
 use apiserver_api::ClusterName;
 
-use super::Gate;
+use super::{Gate, state::State};
 use crate::{Profile, scheduler::LevelSeats};
 
 /// Why requests went unserved, in the order of [`FlowStats::rejected`]: the `reason` labels of
@@ -132,6 +135,14 @@ impl Flow {
         self.counters.dispatched += 1;
         self.executing_requests += 1;
         self.executing_seats += u64::from(seats);
+    }
+
+    /// Requests were started that did not wait; they are not running any more, or have the seats of another.
+    pub(super) fn started_at_once(&mut self, requests: u64) {
+        self.counters.dispatched += requests;
+        if let Some(first) = self.wait_buckets.first_mut() {
+            *first += requests;
+        }
     }
 
     pub(super) fn answered(&mut self) {
@@ -323,16 +334,24 @@ pub struct ShardStats {
 const PART: usize = 256;
 
 impl Gate {
+    /// The state, with all that is parked given back.
+    pub(super) fn exact(&self) -> MutexGuard<'_, State> {
+        let now = self.clock.now_ns();
+        let mut state = self.lock();
+        state.recall_and_go_on(now);
+        state
+    }
+
     /// Requests and seats per level, summed over workspaces.
     pub fn level_stats(&self) -> LevelStats {
         let (flows, profile) = {
-            let state = self.lock();
+            let state = self.exact();
             (state.flows.flows.iter().map(Flow::snapshot).collect(), state.profile.clone())
         };
         let mut sums = vec![LevelSeats::default(); profile.levels().len()];
         let mut from = 0;
         loop {
-            let mut state = self.lock();
+            let mut state = self.exact();
             let end = state.shard.workspace_slots();
             if from >= end || !Arc::ptr_eq(&state.profile, &profile) {
                 break;
@@ -353,7 +372,7 @@ impl Gate {
         let mut sums = BTreeMap::new();
         let mut from = 0;
         loop {
-            let state = self.lock();
+            let state = self.exact();
             let end = state.shard.workspace_slots();
             if from >= end || !state.shard.is_upstream() {
                 return sums;
@@ -370,7 +389,7 @@ impl Gate {
         let mut all: Vec<(u64, WorkspaceStats)> = Vec::new();
         let mut from = 0;
         loop {
-            let mut state = self.lock();
+            let mut state = self.exact();
             let end = state.shard.workspace_slots();
             if from >= end {
                 break;
@@ -406,7 +425,7 @@ impl Gate {
 
     /// The shard as a whole.
     pub fn shard_stats(&self) -> ShardStats {
-        let state = self.lock();
+        let state = self.exact();
         let load = state.shard.load();
         ShardStats {
             seats: state.seats,

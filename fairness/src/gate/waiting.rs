@@ -13,6 +13,7 @@ use tokio::time::Sleep;
 
 use super::{
     Gate, Rejection,
+    parking::Place,
     state::{Grant, Ticket},
 };
 use crate::scheduler::RequestId;
@@ -23,11 +24,13 @@ use crate::scheduler::RequestId;
 pub struct Permit {
     gate: Arc<Gate>,
     grant: Grant,
+    /// Where the seats can be parked, if they can.
+    place: Option<Place>,
 }
 
 impl Permit {
-    pub(super) fn new(gate: Arc<Gate>, grant: Grant) -> Self {
-        Self { gate, grant }
+    pub(super) fn new(gate: Arc<Gate>, grant: Grant, place: Option<Place>) -> Self {
+        Self { gate, grant, place }
     }
 
     /// Seats charged: the request's width, cut to what its level may have.
@@ -50,9 +53,20 @@ impl fmt::Debug for Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         let now = self.gate.clock.now_ns();
-        self.gate.with(|state, wakes| state.settle(now, self.grant, wakes));
+        let Some(place) = self.place else {
+            return self.gate.with(|state, wakes| state.settle(now, self.grant, wakes));
+        };
+        let parking = &self.gate.parking;
+        let ran = parking.cell(place.cell).leave(now);
+        // The scheduler's rules for those who hold seats for long need to see them end.
+        if ran > SHORT || !parking.park(place) {
+            self.gate.with(|state, wakes| state.settle_place(now, place, wakes));
+        }
     }
 }
+
+/// Longer requests do not leave their seats to the next one.
+const SHORT: u64 = 100_000_000;
 
 /// A waiting request: a future that ends with a permit or a refusal. It has its own deadline.
 ///
@@ -97,7 +111,7 @@ impl Future for Waiting {
         let outcome = this.gate.with(|state, wakes| state.poll(now, ticket, expired, cx.waker(), wakes));
         let Some(outcome) = outcome else { return Poll::Pending };
         this.ticket = None;
-        Poll::Ready(outcome.map(|grant| Permit::new(this.gate.clone(), grant)))
+        Poll::Ready(outcome.map(|grant| Permit::new(this.gate.clone(), grant, None)))
     }
 }
 

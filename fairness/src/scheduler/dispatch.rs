@@ -36,6 +36,9 @@ impl Scheduler {
     /// Starts the request that is next, if one can start. To be called after every event until it says `None`.
     pub fn dispatch(&mut self, now: u64) -> Option<RequestId> {
         self.wakeup = None;
+        if let Some(ready) = self.ready.take() {
+            return Some(ready);
+        }
         let started = self.next(now);
         while let Some(n) = self.passed.pop() {
             let node = &self.nodes[n as usize];
@@ -109,6 +112,28 @@ impl Scheduler {
         }
     }
 
+    /// Starts a request that need not wait: nobody else does, so that there is no order to keep. [`Scheduler::dispatch`]
+    /// says so next.
+    pub(super) fn start_at_once(&mut self, now: u64, leaf: u32, width: u32) -> Option<RequestId> {
+        let idle = self.nodes[ROOT as usize].waiting == 0 && self.claim.is_none() && self.ready.is_none();
+        if !idle || width == 0 || self.room(leaf, width) != Room::Fits {
+            return None;
+        }
+        let customer = self.customer_of(leaf)?;
+        let parent = self.nodes[customer as usize].parent;
+        let top = &self.nodes[if parent == ROOT { customer } else { parent } as usize];
+        if top.u >= top.r {
+            if self.unripe(now, customer, width).is_some() || self.headroom_forbids(now, customer, width) {
+                return None;
+            }
+            self.marks.lend(width);
+        }
+        let id = self.requests.push(leaf, width, &mut self.nodes[leaf as usize]);
+        self.run(now, leaf, id.index, false);
+        self.ready = Some(id);
+        Some(id)
+    }
+
     /// Follows the smallest keys down to a queue. `Err(true)`: look again, something was put aside.
     fn descend(&mut self, now: u64) -> Result<Choice, bool> {
         let (mut p, mut customer, mut reserved) = (ROOT, NONE, false);
@@ -145,6 +170,7 @@ impl Scheduler {
     /// for a request that its own level or workspace cannot take now, collecting seats would be in vain.
     /// The pool has no limit of its own: what does not fit there does not fit the shard.
     pub(super) fn room(&self, leaf: u32, width: u32) -> Room {
+        let seats = self.nodes[ROOT as usize].m;
         let mut at = leaf;
         let mut shard = true;
         while at != ROOT {
@@ -153,14 +179,20 @@ impl Scheduler {
             // A maximum that fell below a waiting request's width: it may run alone there.
             let alone = node.u == 0 && maximum > 0;
             if node.u.saturating_add(width) > maximum && !alone && at != self.pool {
-                return Room::Below(at);
+                if node.m < seats {
+                    return Room::Below(at);
+                }
+                shard = false;
             }
             let parent = node.parent;
             if !self.parent_has_room(at, width) {
-                match parent {
-                    p if p == ROOT || p == self.pool => shard = false,
-                    p => return Room::Below(p),
+                let p = &self.nodes[parent as usize];
+                // What would exceed the shard's seats is not in want of room below the shard.
+                let exceeds = p.m >= seats && p.u.saturating_add(width) > seats;
+                if parent != ROOT && parent != self.pool && !exceeds {
+                    return Room::Below(parent);
                 }
+                shard = false;
             }
             at = parent;
         }
@@ -239,6 +271,12 @@ impl Scheduler {
     /// The head of the queue `leaf` gets its seats.
     fn start(&mut self, now: u64, leaf: u32) -> RequestId {
         let head = self.nodes[leaf as usize].head;
+        self.run(now, leaf, head, true);
+        self.requests.id(head)
+    }
+
+    /// A request, which may have waited, gets its seats.
+    fn run(&mut self, now: u64, leaf: u32, head: u32, waited: bool) {
         let horizon = self.horizon.t;
         self.requests.unlink(head, &mut self.nodes[leaf as usize]);
         let request = self.requests.at_mut(head);
@@ -253,12 +291,11 @@ impl Scheduler {
             node.u += width;
             node.c += u64::from(width) * horizon;
             node.charge();
-            node.waiting -= 1;
-            node.waiting_seats -= u64::from(width);
+            node.waiting -= u32::from(waited);
+            node.waiting_seats -= u64::from(waited) * u64::from(width);
             node.last = number;
         });
         self.refresh_free(now);
-        self.requests.id(head)
     }
 
     /// The part of the shard's seats that the siblings of `customer` divide, as a fraction.
@@ -327,7 +364,7 @@ impl Scheduler {
     /// Mean duration of the workspace's requests as a seat sees it.
     fn seat_duration(&self, customer: u32) -> Option<u64> {
         let inner = self.nodes[customer as usize].inner;
-        self.inners.get(inner as usize).and_then(|inner| inner.durations.weighted_mean())
+        self.inners.get(inner as usize).and_then(|inner| inner.durations.as_ref()?.weighted_mean())
     }
 
     /// Whether the workspace holds seats far longer than others and has its present share already.

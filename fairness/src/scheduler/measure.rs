@@ -5,6 +5,33 @@
 pub(super) const SECOND: u64 = 1_000_000_000;
 const MILLISECOND: u64 = 1_000_000;
 
+/// Releases by the same seats, one after another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Releases {
+    /// How many.
+    pub count: u64,
+    /// Sum of their durations in nanoseconds.
+    pub total: u64,
+    /// Sum of the squares of these.
+    pub squares: u128,
+    /// When the last of them was.
+    pub last: u64,
+}
+
+impl Releases {
+    /// One release, now.
+    pub fn one(now: u64, duration: u64) -> Self {
+        Self { count: 1, total: duration, squares: u128::from(duration) * u128::from(duration), last: now }
+    }
+
+    fn mean(&self) -> u64 {
+        self.total.checked_div(self.count).unwrap_or(0)
+    }
+}
+
+/// More releases at once count as so many of their mean.
+const MOST_RELEASES: u64 = 256;
+
 /// Decayed sums over released requests: width, width × duration, width × duration².
 #[derive(Clone, Debug, Default)]
 pub(super) struct Durations {
@@ -15,22 +42,27 @@ pub(super) struct Durations {
 }
 
 impl Durations {
-    /// Takes in one release. `decay` gives the part of a sum that is forgotten.
-    fn observe(&mut self, width: u32, duration: u64, decay: impl Fn(u128) -> u128) {
-        self.width = self.width - decay(u128::from(self.width)) as u64 + (u64::from(width) << 16);
-        let service = u128::from(width) * u128::from(duration);
-        self.first = self.first - decay(self.first) + service;
-        self.second = self.second - decay(self.second) + service * u128::from(duration);
+    /// Takes in releases of one width, of very many only as many as leave nothing of what was before. `decay` gives
+    /// the part of a sum that is forgotten with each.
+    fn observe(&mut self, width: u32, releases: &Releases, decay: impl Fn(u128) -> u128) {
+        let count = u128::from(releases.count.max(1));
+        let service = u128::from(width) * u128::from(releases.total) / count;
+        let squared = u128::from(width) * releases.squares / count;
+        for _ in 0..releases.count.min(MOST_RELEASES) {
+            self.width = self.width - decay(u128::from(self.width)) as u64 + (u64::from(width) << 16);
+            self.first = self.first - decay(self.first) + service;
+            self.second = self.second - decay(self.second) + squared;
+        }
     }
 
     /// For the horizon: 255/256 stays.
-    pub(super) fn observe_shard(&mut self, width: u32, duration: u64) {
-        self.observe(width, duration, |x| x >> 8);
+    fn observe_shard(&mut self, width: u32, releases: &Releases) {
+        self.observe(width, releases, |x| x >> 8);
     }
 
     /// For one workspace: 0.99 stays.
-    pub(super) fn observe_workspace(&mut self, width: u32, duration: u64) {
-        self.observe(width, duration, |x| (x >> 7) + (x >> 9));
+    pub(super) fn observe_workspace(&mut self, width: u32, releases: &Releases) {
+        self.observe(width, releases, |x| (x >> 7) + (x >> 9));
     }
 
     /// Mean duration, each seat of each request counted once.
@@ -66,9 +98,9 @@ impl Horizon {
     }
 
     /// `mean_age` is that of the seats that still run.
-    pub(super) fn released(&mut self, width: u32, duration: u64, mean_age: u64) {
-        self.durations.observe_shard(width, duration);
-        self.usual.observe(width, duration, |x| x >> 12);
+    pub(super) fn released(&mut self, width: u32, releases: &Releases, mean_age: u64) {
+        self.durations.observe_shard(width, releases);
+        self.usual.observe(width, releases, |x| x >> 12);
         let residual = self.durations.weighted_mean().unwrap_or(0) / 2;
         self.t = residual.max(mean_age).clamp(MILLISECOND, 60 * SECOND);
     }
@@ -99,10 +131,16 @@ impl Evidence {
         self.newest = self.newest.max(bucket);
     }
 
-    pub(super) fn released(&mut self, now: u64, width: u32, duration: u64) {
+    pub(super) fn released(&mut self, now: u64, width: u32, releases: &Releases) {
         self.roll(now);
+        let window = (8 * Self::BUCKET_NS).saturating_sub(now.saturating_sub(releases.last));
+        if window == 0 {
+            return;
+        }
+        let duration = releases.mean();
+        let recent = (window / duration.max(1)).clamp(1, releases.count);
         let part = if duration <= SECOND { Self::ONE } else { Self::ONE * SECOND / duration };
-        let seats = u64::from(width) * part;
+        let seats = u64::from(width) * recent.min(1 << 20) * part;
         if let Some(bucket) = self.buckets.get_mut((self.newest % 8) as usize) {
             *bucket += seats;
             self.sum += seats;
@@ -187,7 +225,7 @@ mod tests {
     fn means_of_equal_durations_are_that_duration() {
         let mut durations = Durations::default();
         for _ in 0..1000 {
-            durations.observe_workspace(3, 5 * MILLISECOND);
+            durations.observe_workspace(3, &Releases::one(0, 5 * MILLISECOND));
         }
         let near = |x: Option<u64>| x.is_some_and(|x| x.abs_diff(5 * MILLISECOND) < MILLISECOND / 100);
         assert!(near(durations.mean()), "{:?}", durations.mean());
@@ -197,8 +235,8 @@ mod tests {
     #[test]
     fn evidence_is_forgotten_after_its_window() {
         let mut evidence = Evidence::default();
-        evidence.released(0, 2, 10);
-        evidence.released(30 * MILLISECOND, 1, 2 * SECOND);
+        evidence.released(0, 2, &Releases::one(0, 10));
+        evidence.released(30 * MILLISECOND, 1, &Releases::one(30 * MILLISECOND, 2 * SECOND));
         assert_eq!(evidence.seats(30 * MILLISECOND), 2 * Evidence::ONE + Evidence::ONE / 2);
         assert_eq!(evidence.seats(60 * MILLISECOND), Evidence::ONE / 2);
         assert_eq!(evidence.seats(SECOND), 0);

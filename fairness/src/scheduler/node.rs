@@ -160,7 +160,16 @@ pub(super) struct Inner {
     pub(super) children: u32,
     /// Children that are passed over in this dispatch.
     pub(super) passed: u32,
-    pub(super) durations: super::measure::Durations,
+    /// Of a workspace's requests, once one has ended.
+    pub(super) durations: Option<Box<super::measure::Durations>>,
+}
+
+/// Appends to a table of many: room for an eighth more at a time, not for twice as many.
+pub(super) fn push<T>(table: &mut Vec<T>, item: T) {
+    if table.len() == table.capacity() {
+        table.reserve_exact((table.len() / 8).max(8));
+    }
+    table.push(item);
 }
 
 /// `x × 16 / weight` as a tag; exact also when the product needs more than 64 bits.

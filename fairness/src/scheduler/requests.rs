@@ -5,7 +5,7 @@
     reason = "indices come from the slab itself or from ids checked by `get`; a hot path"
 )]
 
-use super::node::{NONE, Node};
+use super::node::{NONE, Node, push};
 
 /// A request that waits or runs. Never equal to that of an earlier request in the same place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,6 +18,15 @@ impl RequestId {
     /// An id outside the scheduler, for the simulator's other servers.
     pub(crate) fn new(index: u32, generation: u32) -> Self {
         Self { index, generation }
+    }
+
+    /// The id as one number, and back.
+    pub(crate) fn to_bits(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> Self {
+        Self { index: bits as u32, generation: (bits >> 32) as u32 }
     }
 
     /// A small number that no other present request has, for tables beside the scheduler.
@@ -92,7 +101,7 @@ impl Requests {
         };
         let index = self.free;
         let index = if index == NONE {
-            self.slots.push(new(0, node.tail));
+            push(&mut self.slots, new(0, node.tail));
             self.slots.len() as u32 - 1
         } else {
             let slot = &mut self.slots[index as usize];

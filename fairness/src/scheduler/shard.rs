@@ -7,7 +7,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
-    node::{NodeId, NodeSpec, Owner},
+    measure::Releases,
+    node::{NodeId, NodeSpec, Owner, push},
     requests::RequestId,
     tree::{NodeState, Scheduler, Tuning},
 };
@@ -225,7 +226,7 @@ impl Shard {
         let workspace = Workspace { node, class, nominal: 0, nominal_at: 0, levels: Vec::new() };
         match self.workspaces.get_mut(at as usize) {
             Some(place) => *place = Some(workspace),
-            None => self.workspaces.push(Some(workspace)),
+            None => push(&mut self.workspaces, Some(workspace)),
         }
         if absolute > 0 {
             self.core.keep(node);
@@ -431,6 +432,7 @@ impl Shard {
         let owner = Owner { workspace: id.0, level: Some(level), queue: None };
         let node = self.core.add_node(now, node, spec, true, owner);
         let workspace = self.workspaces.get_mut(id.index())?.as_mut()?;
+        workspace.levels.reserve_exact(1);
         workspace.levels.push(LevelSlot { level, node, arrivals: 0, queues: Vec::new() });
         Some(workspace.levels.len() - 1)
     }
@@ -467,6 +469,7 @@ impl Shard {
                 let spec = NodeSpec { weight: 1, reserve: 0, maximum: u32::MAX };
                 let owner = Owner { workspace: id.0, level: Some(slot.level), queue: Some(number) };
                 let node = self.core.add_node(now, slot.node, spec, false, owner);
+                slot.queues.reserve_exact(slot.queues.is_empty().into());
                 slot.queues.insert(at, (number, node));
                 Some(node)
             }
@@ -481,6 +484,11 @@ impl Shard {
     /// A running request has ended, its tail too. Call [`Shard::dispatch`] then.
     pub fn complete(&mut self, now: u64, id: RequestId) -> bool {
         self.core.complete(now, id)
+    }
+
+    /// As [`Shard::complete`], for seats that served several requests in turn.
+    pub fn complete_all(&mut self, now: u64, id: RequestId, releases: &Releases) -> bool {
+        self.core.complete_all(now, id, releases)
     }
 
     /// A waiting request goes away unserved. Call [`Shard::dispatch`] then.

@@ -5,9 +5,8 @@
 #![allow(clippy::indexing_slicing, reason = "node indices live as long as their nodes; a hot path")]
 
 use super::{
-    heap::Entry,
     measure::SECOND,
-    node::{NONE, SCALE, divide, scaled},
+    node::{NONE, Node, SCALE, divide, scaled},
     tree::{ROOT, Scheduler},
 };
 
@@ -41,8 +40,16 @@ impl Scheduler {
     }
 
     /// Charges a child for the time since its last accrual. The parent's clock must be right.
+    #[inline]
     pub(super) fn accrue(&mut self, n: u32) {
-        let inner = self.nodes[self.nodes[n as usize].parent as usize].inner as usize;
+        let node = &self.nodes[n as usize];
+        let inner = self.nodes[node.parent as usize].inner as usize;
+        if self.inners[inner].tau != node.mark {
+            self.accrue_in(n, inner);
+        }
+    }
+
+    fn accrue_in(&mut self, n: u32, inner: usize) {
         let p = &mut self.inners[inner];
         let node = &mut self.nodes[n as usize];
         let used = u64::from(node.u) + u64::from(node.hold);
@@ -78,6 +85,91 @@ impl Scheduler {
         p.v0.wrapping_add(offset)
     }
 
+    /// Changes a child that is not blocked afterwards, and gives its parent. `change` may not touch weight, reserve,
+    /// maximum or tag. In nearly all cases it is backlogged before and after, or neither: then only what differs is
+    /// brought up to date.
+    pub(super) fn change(&mut self, n: u32, now: u64, change: impl Fn(&mut Node)) -> u32 {
+        let parent = self.nodes[n as usize].parent;
+        self.clock(parent, now);
+        self.accrue(n);
+        let limit = self.bound(n, parent);
+        let node = &mut self.nodes[n as usize];
+        let (used, committed, active) = (u64::from(node.u) + u64::from(node.hold), node.u.max(node.r), node.active());
+        let (waited, key) = (node.waiting > 0, node.key());
+        change(node);
+        node.blocked = false;
+        let backlogged = node.waiting > 0 && node.u < limit;
+        let member = node.member;
+        let (used_now, committed_now) = (u64::from(node.u) + u64::from(node.hold), node.u.max(node.r));
+        let (active_now, weight, mark) = (node.active(), u64::from(node.weight), node.mark);
+        let moved = node.key() != key || (node.u < node.r) != node.in_r;
+        let p = &mut self.inners[self.nodes[parent as usize].inner as usize];
+        p.committed = p.committed + u64::from(committed_now) - u64::from(committed);
+        match (active, active_now) {
+            (false, true) => (p.active, p.active_weight) = (p.active + 1, p.active_weight + weight),
+            (true, false) => (p.active, p.active_weight) = (p.active - 1, p.active_weight - weight),
+            _ => {}
+        }
+        match (member, backlogged) {
+            (true, true) => {
+                p.used = p.used + used_now - used;
+                p.used_mark += (i128::from(used_now) - i128::from(used)) * i128::from(mark);
+                if moved {
+                    self.place(n);
+                }
+            }
+            (true, false) => {
+                self.drop_member(n, parent, used);
+                if self.inners[self.nodes[parent as usize].inner as usize].members == 0 {
+                    // Nobody waits: the mean stays where the last one was.
+                    let f = self.nodes[n as usize].f;
+                    self.inners[self.nodes[parent as usize].inner as usize].v0 = f;
+                }
+                self.unplace(n);
+            }
+            (false, true) => {
+                self.join(n, parent, now, waited);
+                self.add_member(n, parent);
+            }
+            (false, false) => {}
+        }
+        if active && !active_now {
+            self.may_idle(n, now);
+        }
+        parent
+    }
+
+    /// Below how many seats in use a child can be backlogged. One whose maximum is not below its parent's never stops
+    /// being so because of it.
+    fn bound(&self, n: u32, parent: u32) -> u32 {
+        let maximum = self.maximum(n);
+        if maximum < self.maximum(parent) { maximum } else { u32::MAX }
+    }
+
+    fn drop_member(&mut self, n: u32, parent: u32, used: u64) {
+        let p = &mut self.inners[self.nodes[parent as usize].inner as usize];
+        let node = &mut self.nodes[n as usize];
+        node.member = false;
+        p.members -= 1;
+        p.w -= u64::from(node.weight);
+        p.wf -= i128::from(node.weight) * i128::from(node.f.wrapping_sub(p.v0));
+        p.used -= used;
+        p.used_mark -= i128::from(used) * i128::from(node.mark);
+    }
+
+    fn add_member(&mut self, n: u32, parent: u32) {
+        let p = &mut self.inners[self.nodes[parent as usize].inner as usize];
+        let node = &mut self.nodes[n as usize];
+        let used = u64::from(node.u) + u64::from(node.hold);
+        node.member = true;
+        p.members += 1;
+        p.w += u64::from(node.weight);
+        p.wf += i128::from(node.weight) * i128::from(node.f.wrapping_sub(p.v0));
+        p.used += used;
+        p.used_mark += i128::from(used) * i128::from(node.mark);
+        self.place(n);
+    }
+
     /// Takes a child out of its parent's sums, so that it can be changed.
     pub(super) fn leave(&mut self, n: u32, now: u64) -> Before {
         let parent = self.nodes[n as usize].parent;
@@ -85,22 +177,16 @@ impl Scheduler {
         self.accrue(n);
         let p = self.inner_of(parent);
         let p = &mut self.inners[p];
-        let node = &mut self.nodes[n as usize];
+        let node = &self.nodes[n as usize];
         p.committed -= u64::from(node.u.max(node.r));
         if node.active() {
             p.active -= 1;
             p.active_weight -= u64::from(node.weight);
         }
-        if node.member {
-            let used = u64::from(node.u) + u64::from(node.hold);
-            p.members -= 1;
-            p.w -= u64::from(node.weight);
-            p.wf -= i128::from(node.weight) * i128::from(node.f.wrapping_sub(p.v0));
-            p.used -= used;
-            p.used_mark -= i128::from(used) * i128::from(node.mark);
-        }
         let before = Before { member: node.member, waiting: node.waiting > 0 };
-        node.member = false;
+        if node.member {
+            self.drop_member(n, parent, u64::from(node.u) + u64::from(node.hold));
+        }
         before
     }
 
@@ -109,15 +195,14 @@ impl Scheduler {
         let parent = self.nodes[n as usize].parent;
         let backlogged = {
             let node = &self.nodes[n as usize];
-            let bounded = self.maximum(n) < self.maximum(parent) && node.u >= self.maximum(n);
-            node.waiting > 0 && !node.blocked && !bounded
+            node.waiting > 0 && !node.blocked && node.u < self.bound(n, parent)
         };
         if backlogged && !before.member {
             self.join(n, parent, now, before.waiting);
         }
         let p = self.inner_of(parent);
         let p = &mut self.inners[p];
-        let node = &mut self.nodes[n as usize];
+        let node = &self.nodes[n as usize];
         p.committed += u64::from(node.u.max(node.r));
         let active = node.active();
         if active {
@@ -125,14 +210,7 @@ impl Scheduler {
             p.active_weight += u64::from(node.weight);
         }
         if backlogged {
-            let used = u64::from(node.u) + u64::from(node.hold);
-            p.members += 1;
-            p.w += u64::from(node.weight);
-            p.wf += i128::from(node.weight) * i128::from(node.f.wrapping_sub(p.v0));
-            p.used += used;
-            p.used_mark += i128::from(used) * i128::from(node.mark);
-            node.member = true;
-            self.place(n);
+            self.add_member(n, parent);
         } else {
             if before.member && p.members == 0 {
                 // Nobody waits: the mean stays where the last one was.
@@ -173,18 +251,16 @@ impl Scheduler {
         let node = &self.nodes[n as usize];
         let inner = self.nodes[node.parent as usize].inner as usize;
         let in_r = node.u < node.r;
-        let entry = Entry::of(n, node);
-        let (pos, was_in_r) = (self.positions[n as usize], node.in_r);
-        if pos != NONE && was_in_r == in_r {
+        if self.positions[n as usize] != NONE && node.in_r == in_r {
             let p = &mut self.inners[inner];
             let heap = if in_r { &mut p.r } else { &mut p.g };
-            return heap.update(pos, entry, &mut self.positions);
+            return heap.put(n, node, &mut self.positions);
         }
         self.unplace(n);
         self.nodes[n as usize].in_r = in_r;
         let p = &mut self.inners[inner];
         let heap = if in_r { &mut p.r } else { &mut p.g };
-        heap.push(entry, &mut self.positions);
+        heap.push(n, &self.nodes[n as usize], &mut self.positions);
     }
 
     /// Takes a child out of its heap, if it is in one.
@@ -200,22 +276,27 @@ impl Scheduler {
         heap.remove(pos, &mut self.positions);
     }
 
-    /// The child with the smallest true key. Stored keys are lower bounds: the first is made exact until
+    /// The child with the smallest true key. Keys stored in a heap are lower bounds: the first is made exact until
     /// it stays first.
     pub(super) fn top(&mut self, parent: u32, reserves: bool) -> Option<u32> {
         let inner = self.inner_of(parent);
+        let p = &self.inners[inner];
+        let heap = if reserves { &p.r } else { &p.g };
+        if let Some(n) = heap.scanned(p.tau) {
+            self.looks += 1;
+            self.accrue(n);
+            return Some(n);
+        }
         loop {
             let p = &self.inners[inner];
-            let entry = if reserves { p.r.first() } else { p.g.first() }?;
+            let n = if reserves { p.r.first() } else { p.g.first() }?;
             self.looks += 1;
-            self.accrue(entry.node);
-            let exact = Entry::of(entry.node, &self.nodes[entry.node as usize]);
-            if exact.key == entry.key {
-                return Some(entry.node);
-            }
+            self.accrue(n);
             let p = &mut self.inners[inner];
             let heap = if reserves { &mut p.r } else { &mut p.g };
-            heap.update(0, exact, &mut self.positions);
+            if heap.refresh(&self.nodes[n as usize], &mut self.positions) {
+                return Some(n);
+            }
         }
     }
 

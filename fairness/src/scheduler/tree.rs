@@ -4,8 +4,8 @@
 
 use super::{
     heap::Positions,
-    measure::{Evidence, Horizon, LowWater},
-    node::{Inner, NONE, Node, NodeId, NodeSpec, Owner},
+    measure::{Evidence, Horizon, LowWater, Releases},
+    node::{Inner, NONE, Node, NodeId, NodeSpec, Owner, push},
     requests::{RequestId, Requests, State},
 };
 
@@ -30,6 +30,17 @@ impl Default for Tuning {
     fn default() -> Self {
         Self { headroom_percent: 5, floor_always: true, ripeness: 200, idle_ns: 10_000_000_000 }
     }
+}
+
+/// Whether seats need not be given back at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spare {
+    /// They are needed: somebody waits, or no more is free than is left for newcomers.
+    None,
+    /// Nobody needs them, but there are not many more.
+    Some,
+    /// More than a quarter of all are free beyond that.
+    Plenty,
 }
 
 /// A node as it stands, for metrics and `explain`.
@@ -80,6 +91,8 @@ pub struct Scheduler {
     /// Σ width × start of the running requests, wrapping: what the mean age is computed from.
     pub(super) starts: u64,
     pub(super) claim: Option<Claim>,
+    /// A request that was started when it arrived and is to be named by the next dispatch.
+    pub(super) ready: Option<RequestId>,
     /// Children and requests passed over in this dispatch.
     pub(super) passed: Vec<u32>,
     pub(super) passed_requests: Vec<u32>,
@@ -112,6 +125,7 @@ impl Scheduler {
             marks: LowWater::new(i64::from(seats)),
             starts: 0,
             claim: None,
+            ready: None,
             passed: Vec::new(),
             passed_requests: Vec::new(),
             wakeup: None,
@@ -144,8 +158,8 @@ impl Scheduler {
         let r = u64::from(node.r);
         let index = match self.free_node {
             NONE => {
-                self.nodes.push(node);
-                self.positions.push(NONE);
+                push(&mut self.nodes, node);
+                push(&mut self.positions, NONE);
                 self.nodes.len() as u32 - 1
             }
             free => {
@@ -175,7 +189,7 @@ impl Scheduler {
                 free
             }
             None => {
-                self.inners.push(Inner::default());
+                push(&mut self.inners, Inner::default());
                 self.inners.len() as u32 - 1
             }
         }
@@ -212,9 +226,12 @@ impl Scheduler {
     }
 
     /// A request asks for `width` seats (at least 1) at the queue `leaf`. What exceeds the room on its path
-    /// is cut off; see [`Scheduler::width`].
+    /// is cut off; see [`Scheduler::width`]. It may run at once: ask [`Scheduler::dispatch`].
     pub fn arrive(&mut self, now: u64, leaf: NodeId, width: u32) -> RequestId {
         let width = width.max(1).min(self.widest(leaf));
+        if let Some(id) = self.start_at_once(now, leaf.0, width) {
+            return id;
+        }
         let id = self.requests.push(leaf.0, width, &mut self.nodes[leaf.0 as usize]);
         let mut at = leaf.0;
         loop {
@@ -264,6 +281,12 @@ impl Scheduler {
     /// A running request has ended, its tail too. Says whether it was running; call
     /// [`Scheduler::dispatch`] then.
     pub fn complete(&mut self, now: u64, id: RequestId) -> bool {
+        let start = self.requests.get(id).map_or(now, |request| request.start);
+        self.complete_all(now, id, &Releases::one(now, now.saturating_sub(start)))
+    }
+
+    /// As [`Scheduler::complete`], for seats that served several requests in turn without the scheduler's knowing.
+    pub fn complete_all(&mut self, now: u64, id: RequestId, releases: &Releases) -> bool {
         let Some((leaf, width, start, horizon)) =
             self.requests.get(id).filter(|r| r.state == State::Running).map(|r| (r.leaf, r.width, r.start, r.horizon))
         else {
@@ -277,19 +300,42 @@ impl Scheduler {
             node.charge();
         });
         self.starts = self.starts.wrapping_sub(start.wrapping_mul(u64::from(width)));
-        let duration = now.saturating_sub(start);
         let in_use = u64::from(self.nodes[ROOT as usize].u);
         let ages = in_use.wrapping_mul(now).wrapping_sub(self.starts);
-        self.horizon.released(width, duration, ages.checked_div(in_use).unwrap_or(0));
-        self.evidence.released(now, width, duration);
+        self.horizon.released(width, releases, ages.checked_div(in_use).unwrap_or(0));
+        self.evidence.released(now, width, releases);
         if let Some(customer) = self.customer_of(leaf) {
             let inner = self.nodes[customer as usize].inner;
             if inner != NONE {
-                self.inners[inner as usize].durations.observe_workspace(width, duration);
+                self.inners[inner as usize].durations.get_or_insert_default().observe_workspace(width, releases);
             }
         }
         self.refresh_free(now);
         true
+    }
+
+    /// The seats of a running request have gone to another, which began at `start`.
+    pub fn restart(&mut self, id: RequestId, start: u64) {
+        if self.requests.get(id).is_some_and(|r| r.state == State::Running) {
+            let request = self.requests.at_mut(id.index);
+            let width = u64::from(request.width);
+            self.starts = self.starts.wrapping_add(start.wrapping_sub(request.start).wrapping_mul(width));
+            request.start = start;
+        }
+    }
+
+    /// Whether nobody waits, and whether more seats are free than must be left for newcomers.
+    pub fn spare(&self) -> Spare {
+        let seats = u64::from(self.nodes[ROOT as usize].m);
+        let kept = seats * u64::from(self.tuning.headroom_percent) / 100 + 2;
+        let free = self.available(ROOT).max(0) as u64;
+        if self.nodes[ROOT as usize].waiting > 0 || self.claim.is_some() || free <= kept {
+            Spare::None
+        } else if free <= kept + seats / 4 {
+            Spare::Some
+        } else {
+            Spare::Plenty
+        }
     }
 
     /// A waiting request goes away unserved: cancelled, expired or refused. Says whether it was waiting;
@@ -320,13 +366,7 @@ impl Scheduler {
                 change(&mut self.nodes[ROOT as usize]);
                 return;
             }
-            let before = self.leave(at, now);
-            let node = &mut self.nodes[at as usize];
-            change(node);
-            node.blocked = false;
-            let parent = node.parent;
-            self.enter(at, now, before);
-            at = parent;
+            at = self.change(at, now, &change);
         }
     }
 
@@ -446,7 +486,7 @@ impl Scheduler {
             waiting_seats: node.waiting_seats,
             spec: NodeSpec { weight: node.weight, reserve: node.r, maximum: node.m },
             lag,
-            mean_duration: self.inners.get(node.inner as usize).and_then(|inner| inner.durations.mean()),
+            mean_duration: self.inners.get(node.inner as usize).and_then(|inner| inner.durations.as_ref()?.mean()),
         }
     }
 
