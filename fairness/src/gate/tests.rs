@@ -12,6 +12,7 @@ use super::*;
 use crate::LevelKind;
 
 mod model;
+mod parking;
 
 /// Time that only tests move, or tokio's when it is paused.
 struct TestClock {

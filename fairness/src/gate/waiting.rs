@@ -25,7 +25,7 @@ pub struct Permit {
     gate: Arc<Gate>,
     grant: Grant,
     /// Where the seats can be parked, if they can.
-    place: Option<Place>,
+    pub(super) place: Option<Place>,
 }
 
 impl Permit {
