@@ -3,14 +3,19 @@
 //! [`Gate::admit`] decides in the call: a request runs, waits or is refused. A [`Permit`] gives its seats back
 //! when it is dropped, on whatever way; a [`Waiting`] leaves its queue when it is dropped.
 //!
+//! # Without the lock
+//! While nobody waits, seats stay parked between two requests of a flow, and the second one takes them without the lock
+//! (`parking.rs`). A shard's requests meet there only if they are of one flow.
+//!
 //! # The lock
-//! All of a shard's state stands behind one `std` mutex. A decision reads and changes one path of the tree
+//! All else of a shard's state stands behind one `std` mutex. A decision reads and changes one path of the tree
 //! and every counter on it together, so that finer locks would be taken all at once anyway; the section is
 //! well under a microsecond long, is never held over an await, and wakers are called outside it. Hashing
 //! the workspace's name and everything that formats or sorts for metrics happens outside, or in short parts.
 //!
 //! # Costs
-//! Without contention a request takes the lock twice and allocates nothing, once its workspace's nodes exist.
+//! Nothing is allocated per request once its workspace's nodes exist. Whoever finds no parked seats takes the lock when
+//! it comes and when it goes.
 
 mod dump;
 mod engine;

@@ -65,7 +65,7 @@ impl Scheduler {
         let weight = children().filter(|c| c.active()).map(|c| u64::from(c.weight)).sum();
         same("active weight", at, p.active_weight, weight)?;
         same("members", at, p.members.into(), members().count() as u64)?;
-        same("heaps", at, (p.r.len() + p.g.len()) as u64, placed.count() as u64)?;
+        same("heaps", at, (p.r.as_ref().map_or(0, |r| r.len()) + p.g.len()) as u64, placed.count() as u64)?;
         same("W", at, p.w, members().map(|c| u64::from(c.weight)).sum())?;
         same("U", at, p.used, members().map(held).sum())?;
         let wf: i128 = members().map(|c| i128::from(c.weight) * i128::from(c.f.wrapping_sub(p.v0))).sum();
@@ -80,8 +80,9 @@ impl Scheduler {
         }
         if self.positions[n as usize] != NONE {
             let p = &self.inners[self.inner_of(node.parent)];
-            let heap = if node.in_r { &p.r } else { &p.g };
-            let there = heap.entries().get(self.positions[n as usize] as usize).map(|e| e.node);
+            let heap = if node.in_r { p.r.as_deref() } else { Some(&p.g) };
+            let there =
+                heap.map_or(&[][..], |heap| heap.entries()).get(self.positions[n as usize] as usize).map(|e| e.node);
             if there != Some(n) || node.in_r != (node.u < node.r) {
                 return Err(format!("node {n} is in the wrong heap or place: {node:?}"));
             }

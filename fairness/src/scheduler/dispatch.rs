@@ -81,7 +81,7 @@ impl Scheduler {
                     }
                     Room::Shard => self.collect(now, claim.leaf),
                 }
-                if self.inners[0].r.is_empty() {
+                if !self.inners[0].reserves_wait() {
                     return None;
                 }
             }

@@ -134,7 +134,7 @@ impl Node {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Inner {
     /// Backlogged children that use less than their reserve, and the others.
-    pub(super) r: super::heap::Heap,
+    pub(super) r: Option<Box<super::heap::Heap>>,
     pub(super) g: super::heap::Heap,
     /// Over backlogged children: number, weights, weight × (tag − v0), use, use × mark.
     pub(super) members: u32,
@@ -170,6 +170,18 @@ pub(super) fn push<T>(table: &mut Vec<T>, item: T) {
         table.reserve_exact((table.len() / 8).max(8));
     }
     table.push(item);
+}
+
+impl Inner {
+    /// The heap of those that use less than their reserve, or of the others.
+    pub(super) fn heap(&mut self, in_r: bool) -> &mut super::heap::Heap {
+        if in_r { self.r.get_or_insert_default() } else { &mut self.g }
+    }
+
+    /// Backlogged children that use less than their reserve.
+    pub(super) fn reserves_wait(&self) -> bool {
+        self.r.as_ref().is_some_and(|heap| !heap.is_empty())
+    }
 }
 
 /// `x × 16 / weight` as a tag; exact also when the product needs more than 64 bits.

@@ -19,6 +19,9 @@ impl Scheduler {
         node.idle_since = now;
         if !node.in_reap && n != ROOT && n != self.pool {
             node.in_reap = true;
+            if self.reap_queue.len() == self.reap_queue.capacity() {
+                self.reap_queue.reserve_exact((self.reap_queue.len() / 8).max(8));
+            }
             self.reap_queue.push_back((due, n));
         }
     }

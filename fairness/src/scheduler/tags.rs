@@ -253,14 +253,12 @@ impl Scheduler {
         let in_r = node.u < node.r;
         if self.positions[n as usize] != NONE && node.in_r == in_r {
             let p = &mut self.inners[inner];
-            let heap = if in_r { &mut p.r } else { &mut p.g };
-            return heap.put(n, node, &mut self.positions);
+            return p.heap(in_r).put(n, node, &mut self.positions);
         }
         self.unplace(n);
         self.nodes[n as usize].in_r = in_r;
         let p = &mut self.inners[inner];
-        let heap = if in_r { &mut p.r } else { &mut p.g };
-        heap.push(n, &self.nodes[n as usize], &mut self.positions);
+        p.heap(in_r).push(n, &self.nodes[n as usize], &mut self.positions);
     }
 
     /// Takes a child out of its heap, if it is in one.
@@ -272,8 +270,7 @@ impl Scheduler {
         let node = &self.nodes[n as usize];
         let in_r = node.in_r;
         let p = &mut self.inners[self.nodes[node.parent as usize].inner as usize];
-        let heap = if in_r { &mut p.r } else { &mut p.g };
-        heap.remove(pos, &mut self.positions);
+        p.heap(in_r).remove(pos, &mut self.positions);
     }
 
     /// The child with the smallest true key. Keys stored in a heap are lower bounds: the first is made exact until
@@ -281,20 +278,17 @@ impl Scheduler {
     pub(super) fn top(&mut self, parent: u32, reserves: bool) -> Option<u32> {
         let inner = self.inner_of(parent);
         let p = &self.inners[inner];
-        let heap = if reserves { &p.r } else { &p.g };
+        let heap = if reserves { p.r.as_deref()? } else { &p.g };
         if let Some(n) = heap.scanned(p.tau) {
             self.looks += 1;
             self.accrue(n);
             return Some(n);
         }
         loop {
-            let p = &self.inners[inner];
-            let n = if reserves { p.r.first() } else { p.g.first() }?;
+            let n = self.inners[inner].heap(reserves).first()?;
             self.looks += 1;
             self.accrue(n);
-            let p = &mut self.inners[inner];
-            let heap = if reserves { &mut p.r } else { &mut p.g };
-            if heap.refresh(&self.nodes[n as usize], &mut self.positions) {
+            if self.inners[inner].heap(reserves).refresh(&self.nodes[n as usize], &mut self.positions) {
                 return Some(n);
             }
         }
