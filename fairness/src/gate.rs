@@ -203,7 +203,7 @@ impl Gate {
 
     fn decide(self: &Arc<Self>, tenant: Tenant<'_>, request: &Request<'_>) -> Admission {
         let now = self.clock.now_ns();
-        let key = self.key(tenant, request);
+        let key = if self.parking.is_open() { self.key(tenant, request) } else { None };
         if let Some(place) = key.and_then(|key| self.parking.take(key)) {
             let grant = Grant::unpack(self.parking.cell(place.cell).enter(now));
             return Admission::Run(Permit::new(self.clone(), grant, Some(place)));
@@ -227,8 +227,8 @@ impl Gate {
             Tenant::Platform => (1, ""),
             Tenant::Unknown => (2, ""),
         };
-        // Indices mean something in one profile only. None can have this address as long as the request holds it.
-        let profile = std::ptr::from_ref(request.profile).addr();
+        // Indices mean something in one profile only.
+        let profile = request.profile.serial();
         let Classified { flow_schema, level, flow } = request.class;
         let width = cost.initial_seats.max(cost.final_seats);
         let parts =

@@ -105,9 +105,15 @@ pub struct Profile {
     catch_all: u16,
     conditions: Box<[Condition]>,
     problems: Box<[String]>,
+    serial: u64,
 }
 
 impl Profile {
+    /// A number that no other profile of this process has.
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
+    }
+
     /// The levels, sorted by name.
     pub fn levels(&self) -> &[Level] {
         &self.levels

@@ -34,11 +34,11 @@ mod why;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use self::{measure::Releases, tree::Spare};
 pub use self::{
-    measure::Releases,
     node::{NodeId, NodeSpec, Owner},
     requests::RequestId,
     shard::{Arrival, LevelSeats, RefusedArrival, Shard, WorkspaceClass, WorkspaceId},
-    tree::{NodeState, Scheduler, Spare, Tuning},
+    tree::{NodeState, Scheduler, Tuning},
     why::Why,
 };

@@ -49,8 +49,9 @@ impl Gate {
     pub fn dump(&self, workspace: Option<&ClusterName>) -> Vec<LevelDump> {
         let profile = self.profile();
         let mut all = Vec::new();
+        drop(self.exact());
         for (at, level) in (0..).zip(profile.levels()) {
-            let state = self.exact();
+            let state = self.lock();
             all.push(state.dump(workspace, at, level));
         }
         all.extend(self.lock().draining(workspace));

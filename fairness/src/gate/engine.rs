@@ -87,6 +87,14 @@ impl Engine {
         }
     }
 
+    /// Does what is due before an arrival is looked up; tells `gone` of each workspace that went.
+    pub(super) fn advance(&mut self, now: u64, gone: impl FnMut(WorkspaceId)) {
+        if let Upstream(shard) = self {
+            shard.advance(now);
+            self.reap(now, 0, gone);
+        }
+    }
+
     pub(super) fn arrive(
         &mut self,
         now: u64,
@@ -143,7 +151,14 @@ impl Engine {
         }
     }
 
-    /// The seats of a running request have gone to another, which began at `start`.
+    /// The seats of a running request may go to others unseen from now on.
+    pub(super) fn set_aside(&mut self, id: RequestId) {
+        if let Tree(shard) = self {
+            shard.core_mut().set_aside(id);
+        }
+    }
+
+    /// They are with a request that began at `start`, and stay there.
     pub(super) fn restart(&mut self, id: RequestId, start: u64) {
         if let Tree(shard) = self {
             shard.core_mut().restart(id, start);

@@ -11,13 +11,24 @@ const CLOSED_FOR: u64 = 1_000_000;
 /// Parked seats come back so long after the lot was opened: their workspaces may be idle.
 const OPEN_FOR: u64 = 1_000_000_000;
 
+/// What the seats of a cell are for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Holder {
+    grant: Option<Grant>,
+    /// How many of its requests are counted.
+    counted: u64,
+    /// It is among [`Holders::used`].
+    used: bool,
+}
+
 /// What the lot is worth to the scheduler.
 #[derive(Debug, Default)]
 pub(super) struct Holders {
-    /// By cell: what its seats are for, and how many of its requests are counted.
-    cells: Vec<Option<(Grant, u64)>>,
+    cells: Vec<Holder>,
     /// When the lot was last opened or closed.
     changed: u64,
+    /// Cells that were given to requests since the lot was last closed; some have been given back.
+    used: Vec<u32>,
     /// Cells that are being given back.
     parked: Vec<u32>,
 }
@@ -36,12 +47,18 @@ impl State {
         let place = self.parking.assign(&mut self.lot, key?)?;
         let at = place.cell as usize;
         if self.holders.cells.len() <= at {
-            self.holders.cells.resize(at + 1, None);
+            self.holders.cells.resize(at + 1, Holder::default());
         }
         if let Some(holder) = self.holders.cells.get_mut(at) {
-            *holder = Some((grant, 0));
+            if !holder.used {
+                self.holders.used.push(place.cell);
+            }
+            *holder = Holder { grant: Some(grant), counted: 0, used: true };
         }
         self.parking.cell(place.cell).begin(now, grant.pack());
+        if let Some(id) = grant.id {
+            self.shard.set_aside(id);
+        }
         Some(place)
     }
 
@@ -59,7 +76,7 @@ impl State {
         (!self.lot.is_unused()).then(|| self.holders.changed.saturating_add(OPEN_FOR))
     }
 
-    /// Closes the lot: parked seats come back. Says whether any did.
+    /// Closes the lot: parked seats come back. Says whether any did. O(requests that got a cell since it was opened).
     pub(super) fn recall(&mut self, now: u64) -> bool {
         if !self.parking.is_open() && self.lot.is_unused() {
             return false;
@@ -67,12 +84,16 @@ impl State {
         self.holders.changed = now;
         let mut parked = std::mem::take(&mut self.holders.parked);
         self.parking.close(&mut self.lot, |cell| parked.push(cell));
-        for cell in 0..self.holders.cells.len() as u32 {
+        let mut used = std::mem::take(&mut self.holders.used);
+        for cell in used.drain(..) {
             self.count(cell);
-            if let Some(Some((Grant { id: Some(id), .. }, _))) = self.holders.cells.get(cell as usize) {
-                self.shard.restart(*id, self.parking.cell(cell).since());
+            let Some(holder) = self.holders.cells.get_mut(cell as usize) else { continue };
+            holder.used = false;
+            if let Some(Grant { id: Some(id), .. }) = holder.grant {
+                self.shard.restart(id, self.parking.cell(cell).since().min(now));
             }
         }
+        self.holders.used = used;
         let any = !parked.is_empty();
         for cell in parked.drain(..) {
             self.end_place(now, cell);
@@ -93,7 +114,9 @@ impl State {
     /// The last request of a cell has ended, and its seats come back.
     pub(super) fn end_place(&mut self, now: u64, cell: u32) {
         self.count(cell);
-        let Some((grant, _)) = self.holders.cells.get_mut(cell as usize).and_then(Option::take) else { return };
+        let Some(grant) = self.holders.cells.get_mut(cell as usize).and_then(|holder| holder.grant.take()) else {
+            return;
+        };
         let at = self.parking.cell(cell);
         let [count, total, square_micros] = at.ended();
         let squares = u128::from(square_micros) * 1_000_000;
@@ -109,9 +132,9 @@ impl State {
     /// Counts the requests that took the seats of a cell without the lock.
     fn count(&mut self, cell: u32) {
         let taken = self.parking.cell(cell).taken();
-        let Some(Some((grant, counted))) = self.holders.cells.get_mut(cell as usize) else { return };
-        let more = taken - std::mem::replace(counted, taken);
-        let grant = *grant;
+        let Some(holder) = self.holders.cells.get_mut(cell as usize) else { return };
+        let Some(grant) = holder.grant else { return };
+        let more = taken - std::mem::replace(&mut holder.counted, taken);
         if more > 0 {
             self.flows.at(grant.flow).started_at_once(more);
             self.started_at_once(grant, more);

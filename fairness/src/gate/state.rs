@@ -227,6 +227,8 @@ impl State {
         wakes: &mut Wakes,
     ) -> Decision {
         self.end_tails(now, wakes);
+        let (known, names) = (&mut self.known, &mut self.names);
+        self.shard.advance(now, |id| forget_name(known, names, id));
         let workspace = match tenant {
             Tenant::Known(name) => self.workspace(now, name, classes),
             Tenant::Platform => self.platform,
@@ -242,6 +244,8 @@ impl State {
                 if self.shard.spare() == Spare::None {
                     self.recall(now);
                 }
+                // Looking the workspace up may have given others seats.
+                self.pump(now, None, wakes);
                 return Decision::Run(Grant { id, flow, seats, tail }, None);
             }
             Ok(Arrived::Queued(id)) => (id, true),
@@ -251,6 +255,7 @@ impl State {
                     RefusedArrival::QueueFull => Reason::QueueFull,
                     RefusedArrival::ConcurrencyLimit => Reason::ConcurrencyLimit,
                 };
+                self.pump(now, None, wakes);
                 return Decision::Reject(self.reject(now, workspace, level, flow, width, reason));
             }
         };
@@ -359,8 +364,11 @@ impl State {
 
     /// A waiting request goes, unserved.
     fn leave_queue(&mut self, now: u64, grant: Grant, id: RequestId, wakes: &mut Wakes) {
-        self.shard.cancel(now, id);
-        self.flows.at(grant.flow).unqueued(grant.seats);
+        let waited = self.shard.cancel(now, id);
+        debug_assert!(waited, "whoever starts is told before the lock is free");
+        if waited {
+            self.flows.at(grant.flow).unqueued(grant.seats);
+        }
         self.pump(now, None, wakes);
     }
 
@@ -467,13 +475,7 @@ impl State {
 
     fn reap(&mut self, now: u64, most: usize) {
         let (known, names) = (&mut self.known, &mut self.names);
-        self.shard.reap(now, most, |id| {
-            if let Some(known) = known.get_mut(id.index())
-                && let Some(name) = std::mem::take(known).name
-            {
-                names.remove(&name);
-            }
-        });
+        self.shard.reap(now, most, |id| forget_name(known, names, id));
     }
 
     pub(super) fn tick(&mut self, now: u64, wakes: &mut Wakes) -> Option<u64> {
@@ -522,7 +524,10 @@ impl State {
     pub(super) fn set_profile(&mut self, now: u64, profile: Arc<Profile>, wakes: &mut Wakes) {
         self.recall(now);
         self.shard.set_levels(now, profile.levels());
-        self.flows.set_profile(&profile);
+        let replaced = self.flows.set_profile(&profile);
+        for known in &mut self.known {
+            known.by_flow.retain(|(flow, _)| !replaced.contains(flow));
+        }
         self.profile = profile;
         self.pump(now, None, wakes);
     }
@@ -532,6 +537,15 @@ impl State {
         self.seats = seats;
         self.shard.set_seats(now, seats);
         self.pump(now, None, wakes);
+    }
+}
+
+/// The scheduler has dropped a workspace.
+fn forget_name(known: &mut [Known], names: &mut HashMap<ClusterName, WorkspaceId>, id: WorkspaceId) {
+    if let Some(known) = known.get_mut(id.index())
+        && let Some(name) = std::mem::take(known).name
+    {
+        names.remove(&name);
     }
 }
 

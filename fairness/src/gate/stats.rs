@@ -201,7 +201,9 @@ impl FlowTable {
         table
     }
 
-    pub(super) fn set_profile(&mut self, profile: &Profile) {
+    /// Puts a profile's pairs in force. Gives the places that belong to another pair than before.
+    pub(super) fn set_profile(&mut self, profile: &Profile) -> Vec<u32> {
+        let mut replaced = Vec::new();
         self.of_schema.clear();
         self.flows.iter_mut().for_each(|flow| flow.in_force = false);
         for schema in profile.flow_schemas() {
@@ -209,13 +211,17 @@ impl FlowTable {
             let same = |flow: &Flow| *flow.level == *level && *flow.flow_schema == *schema.name;
             let at = self.flows.iter().position(same);
             let at = at.unwrap_or_else(|| {
-                self.place(Flow { level: level.into(), flow_schema: (*schema.name).into(), ..Flow::default() })
+                let new = Flow { level: level.into(), flow_schema: (*schema.name).into(), ..Flow::default() };
+                let at = self.place(new);
+                replaced.push(at as u32);
+                at
             });
             if let Some(flow) = self.flows.get_mut(at) {
                 flow.in_force = true;
             }
             self.of_schema.push(at as u32);
         }
+        replaced
     }
 
     /// Puts a new pair where one is done with, or at the end.
@@ -334,11 +340,11 @@ pub struct ShardStats {
 const PART: usize = 256;
 
 impl Gate {
-    /// The state, with all that is parked given back.
+    /// The state, with all that is parked given back, for the first part of a snapshot.
     pub(super) fn exact(&self) -> MutexGuard<'_, State> {
         let now = self.clock.now_ns();
         let mut state = self.lock();
-        state.recall_and_go_on(now);
+        state.recall(now);
         state
     }
 
@@ -351,7 +357,7 @@ impl Gate {
         let mut sums = vec![LevelSeats::default(); profile.levels().len()];
         let mut from = 0;
         loop {
-            let mut state = self.exact();
+            let mut state = self.lock();
             let end = state.shard.workspace_slots();
             if from >= end || !Arc::ptr_eq(&state.profile, &profile) {
                 break;
@@ -372,7 +378,7 @@ impl Gate {
         let mut sums = BTreeMap::new();
         let mut from = 0;
         loop {
-            let state = self.exact();
+            let state = self.lock();
             let end = state.shard.workspace_slots();
             if from >= end || !state.shard.is_upstream() {
                 return sums;
@@ -388,8 +394,9 @@ impl Gate {
         let now = self.clock.now_ns();
         let mut all: Vec<(u64, WorkspaceStats)> = Vec::new();
         let mut from = 0;
+        drop(self.exact());
         loop {
-            let mut state = self.exact();
+            let mut state = self.lock();
             let end = state.shard.workspace_slots();
             if from >= end {
                 break;

@@ -1,7 +1,10 @@
 //! From objects to a [`Profile`]: what is broken or dangling is left out and reported, what is mandatory is
 //! supplied (apf.md 2.4, 2.5 and 3.2).
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use apiserver_api::flowcontrol::{
     FlowSchema as SchemaObject, ObjectMeta, PolicyRules, PriorityLevelConfiguration as LevelObject,
@@ -18,6 +21,9 @@ use crate::{Level, LevelKind, Queuing, shuffle};
 const OBJECTS_MAX: usize = 10_000;
 /// Shares of a level that does not say.
 const DEFAULT_SHARES: i32 = 30;
+
+/// Profiles made by this process so far.
+static NEXT_SERIAL: AtomicU64 = AtomicU64::new(0);
 
 impl Profile {
     /// The mandatory and suggested objects of Kubernetes (apf.md 2.6).
@@ -71,6 +77,7 @@ impl Profile {
             level_ids: level_ids.into(),
             conditions,
             problems: problems.into(),
+            serial: NEXT_SERIAL.fetch_add(1, Ordering::Relaxed),
         }
     }
 }

@@ -286,7 +286,7 @@ impl Scheduler {
         let width = request.width;
         self.dispatches += 1;
         let number = self.dispatches;
-        self.starts = self.starts.wrapping_add(now.wrapping_mul(u64::from(width)));
+        self.note_start(now, width);
         self.change_path(leaf, now, |node| {
             node.u += width;
             node.c += u64::from(width) * horizon;

@@ -7,20 +7,20 @@ const MILLISECOND: u64 = 1_000_000;
 
 /// Releases by the same seats, one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Releases {
+pub(crate) struct Releases {
     /// How many.
-    pub count: u64,
+    pub(crate) count: u64,
     /// Sum of their durations in nanoseconds.
-    pub total: u64,
+    pub(crate) total: u64,
     /// Sum of the squares of these.
-    pub squares: u128,
+    pub(crate) squares: u128,
     /// When the last of them was.
-    pub last: u64,
+    pub(crate) last: u64,
 }
 
 impl Releases {
     /// One release, now.
-    pub fn one(now: u64, duration: u64) -> Self {
+    pub(crate) fn one(now: u64, duration: u64) -> Self {
         Self { count: 1, total: duration, squares: u128::from(duration) * u128::from(duration), last: now }
     }
 

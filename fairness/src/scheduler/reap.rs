@@ -104,6 +104,7 @@ impl Scheduler {
         node.in_reap = false;
         node.head = free;
         self.free_node = n;
+        self.free_nodes += 1;
         if owner != Owner::NOBODY {
             self.reaped.push(owner);
         }
@@ -114,6 +115,6 @@ impl Scheduler {
 
     /// Nodes in use, the shard's own included.
     pub fn nodes(&self) -> usize {
-        self.nodes.iter().filter(|n| n.live).count()
+        self.nodes.len() - self.free_nodes
     }
 }

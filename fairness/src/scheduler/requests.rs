@@ -54,6 +54,8 @@ pub(super) struct Request {
     pub(super) passed: u32,
     generation: u32,
     pub(super) state: State,
+    /// Not counted in the ages of those that run.
+    pub(super) aside: bool,
     pub(super) start: u64,
     /// The horizon it was charged with.
     pub(super) horizon: u64,
@@ -96,6 +98,7 @@ impl Requests {
             passed: 0,
             generation,
             state: State::Waiting,
+            aside: false,
             start: 0,
             horizon: 0,
         };

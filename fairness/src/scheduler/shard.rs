@@ -487,7 +487,7 @@ impl Shard {
     }
 
     /// As [`Shard::complete`], for seats that served several requests in turn.
-    pub fn complete_all(&mut self, now: u64, id: RequestId, releases: &Releases) -> bool {
+    pub(crate) fn complete_all(&mut self, now: u64, id: RequestId, releases: &Releases) -> bool {
         self.core.complete_all(now, id, releases)
     }
 

@@ -280,7 +280,7 @@ impl Scheduler {
         let p = &self.inners[inner];
         let heap = if reserves { p.r.as_deref()? } else { &p.g };
         if let Some(n) = heap.scanned(p.tau) {
-            self.looks += 1;
+            self.looks += heap.len() as u64;
             self.accrue(n);
             return Some(n);
         }

@@ -6,7 +6,7 @@ use super::{
     heap::Positions,
     measure::{Evidence, Horizon, LowWater, Releases},
     node::{Inner, NONE, Node, NodeId, NodeSpec, Owner, push},
-    requests::{RequestId, Requests, State},
+    requests::{Request, RequestId, Requests, State},
 };
 
 /// The shard's own node.
@@ -34,7 +34,7 @@ impl Default for Tuning {
 
 /// Whether seats need not be given back at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spare {
+pub(crate) enum Spare {
     /// They are needed: somebody waits, or no more is free than is left for newcomers.
     None,
     /// Nobody needs them, but there are not many more.
@@ -76,6 +76,7 @@ pub struct Scheduler {
     pub(super) positions: Positions,
     pub(super) inners: Vec<Inner>,
     pub(super) free_node: u32,
+    pub(super) free_nodes: usize,
     pub(super) free_inners: Vec<u32>,
     pub(super) requests: Requests,
     /// The node between the shard and the workspaces with shares, or [`NONE`].
@@ -88,8 +89,10 @@ pub struct Scheduler {
     pub(super) horizon: Horizon,
     pub(super) evidence: Evidence,
     pub(super) marks: LowWater,
-    /// Σ width × start of the running requests, wrapping: what the mean age is computed from.
+    /// Σ width × start of the running requests, wrapping, and Σ width: what the mean age is computed from. Without those
+    /// whose seats go from one request to the next unseen.
     pub(super) starts: u64,
+    pub(super) aged: u64,
     pub(super) claim: Option<Claim>,
     /// A request that was started when it arrived and is to be named by the next dispatch.
     pub(super) ready: Option<RequestId>,
@@ -100,7 +103,7 @@ pub struct Scheduler {
     /// Nodes that were idle, with the time to look at them.
     pub(super) reap_queue: std::collections::VecDeque<(u64, u32)>,
     pub(super) reaped: Vec<Owner>,
-    /// Heap entries looked at, for the cost law.
+    /// Children looked at, for the cost law.
     pub(super) looks: u64,
 }
 
@@ -113,6 +116,7 @@ impl Scheduler {
             positions: vec![NONE],
             inners: vec![Inner::default()],
             free_node: NONE,
+            free_nodes: 0,
             free_inners: Vec::new(),
             requests: Requests::new(),
             pool: NONE,
@@ -124,6 +128,7 @@ impl Scheduler {
             evidence: Evidence::default(),
             marks: LowWater::new(i64::from(seats)),
             starts: 0,
+            aged: 0,
             claim: None,
             ready: None,
             passed: Vec::new(),
@@ -164,6 +169,7 @@ impl Scheduler {
             }
             free => {
                 self.free_node = self.nodes[free as usize].head;
+                self.free_nodes -= 1;
                 self.nodes[free as usize] = node;
                 free
             }
@@ -286,9 +292,9 @@ impl Scheduler {
     }
 
     /// As [`Scheduler::complete`], for seats that served several requests in turn without the scheduler's knowing.
-    pub fn complete_all(&mut self, now: u64, id: RequestId, releases: &Releases) -> bool {
-        let Some((leaf, width, start, horizon)) =
-            self.requests.get(id).filter(|r| r.state == State::Running).map(|r| (r.leaf, r.width, r.start, r.horizon))
+    pub(crate) fn complete_all(&mut self, now: u64, id: RequestId, releases: &Releases) -> bool {
+        let Some(&Request { leaf, width, start, horizon, aside, .. }) =
+            self.requests.get(id).filter(|r| r.state == State::Running)
         else {
             return false;
         };
@@ -299,10 +305,12 @@ impl Scheduler {
             node.c -= charged;
             node.charge();
         });
-        self.starts = self.starts.wrapping_sub(start.wrapping_mul(u64::from(width)));
-        let in_use = u64::from(self.nodes[ROOT as usize].u);
-        let ages = in_use.wrapping_mul(now).wrapping_sub(self.starts);
-        self.horizon.released(width, releases, ages.checked_div(in_use).unwrap_or(0));
+        if !aside {
+            self.forget_start(start, width);
+        }
+        // Clocks are read before the lock is taken: one that runs may have begun after now.
+        let ages = (self.aged.wrapping_mul(now).wrapping_sub(self.starts) as i64).max(0) as u64;
+        self.horizon.released(width, releases, ages.checked_div(self.aged).unwrap_or(0));
         self.evidence.released(now, width, releases);
         if let Some(customer) = self.customer_of(leaf) {
             let inner = self.nodes[customer as usize].inner;
@@ -314,18 +322,35 @@ impl Scheduler {
         true
     }
 
-    /// The seats of a running request have gone to another, which began at `start`.
-    pub fn restart(&mut self, id: RequestId, start: u64) {
-        if self.requests.get(id).is_some_and(|r| r.state == State::Running) {
+    pub(super) fn note_start(&mut self, start: u64, width: u32) {
+        self.starts = self.starts.wrapping_add(start.wrapping_mul(u64::from(width)));
+        self.aged += u64::from(width);
+    }
+
+    fn forget_start(&mut self, start: u64, width: u32) {
+        self.starts = self.starts.wrapping_sub(start.wrapping_mul(u64::from(width)));
+        self.aged -= u64::from(width);
+    }
+
+    /// The seats of a running request may go to others from now on: its age means nothing.
+    pub(crate) fn set_aside(&mut self, id: RequestId) {
+        if let Some(&Request { state: State::Running, aside: false, start, width, .. }) = self.requests.get(id) {
+            self.forget_start(start, width);
+            self.requests.at_mut(id.index).aside = true;
+        }
+    }
+
+    /// The seats that were set aside are with a request that began at `start`, and stay there.
+    pub(crate) fn restart(&mut self, id: RequestId, start: u64) {
+        if let Some(&Request { state: State::Running, aside: true, width, .. }) = self.requests.get(id) {
+            self.note_start(start, width);
             let request = self.requests.at_mut(id.index);
-            let width = u64::from(request.width);
-            self.starts = self.starts.wrapping_add(start.wrapping_sub(request.start).wrapping_mul(width));
-            request.start = start;
+            (request.start, request.aside) = (start, false);
         }
     }
 
     /// Whether nobody waits, and whether more seats are free than must be left for newcomers.
-    pub fn spare(&self) -> Spare {
+    pub(crate) fn spare(&self) -> Spare {
         let seats = u64::from(self.nodes[ROOT as usize].m);
         let kept = seats * u64::from(self.tuning.headroom_percent) / 100 + 2;
         let free = self.available(ROOT).max(0) as u64;
@@ -547,7 +572,7 @@ impl Scheduler {
         self.horizon.durations.mean()
     }
 
-    /// Heap entries looked at so far, for the law of cost.
+    /// Children looked at so far to find the next one, for the law of cost.
     pub fn looks(&self) -> u64 {
         self.looks
     }

@@ -346,7 +346,15 @@ impl Shard {
 
     /// A workspace that was dropped because it idled, until it says `None`.
     pub fn reaped(&mut self) -> Option<WorkspaceId> {
-        self.reaped.pop_front()
+        let id = self.reaped.pop_front()?;
+        // Not earlier: until now the caller takes the index for that workspace.
+        self.free.push(id.index() as u32);
+        Some(id)
+    }
+
+    /// Does what is due; before an arrival is looked up, since idle workspaces may go. See [`Shard::reaped`].
+    pub fn advance(&mut self, now: u64) {
+        self.adjust_if_due(now);
     }
 
     /// When the next adjustment is due.
@@ -605,13 +613,14 @@ impl Shard {
     fn drop_if_done(&mut self, at: usize) {
         if self.workspace(at).is_some_and(|w| w.forgotten && w.open == 0) {
             self.remove(at);
+            // Its name is forgotten already.
+            self.free.push(at as u32);
         }
     }
 
     fn remove(&mut self, at: usize) {
         if let Some(place) = self.workspaces.get_mut(at) {
             *place = None;
-            self.free.push(at as u32);
         }
     }
 }
