@@ -58,6 +58,59 @@ fn seats_come_back_from_an_idle_lot() {
     assert_eq!(gate.lock().shard.load().in_use, 0);
 }
 
+/// Threads that come and go at once, some of them for long, with changes in between.
+#[test]
+fn many_threads_leave_nothing_behind() {
+    const REQUESTS: usize = 20_000;
+    struct Monotonic(std::time::Instant);
+    impl Clock for Monotonic {
+        fn now_ns(&self) -> u64 {
+            self.0.elapsed().as_nanos() as u64
+        }
+    }
+    let clock = Arc::new(Monotonic(std::time::Instant::now()));
+    let gate = Gate::new(GateOptions { seats: 64, profile: profile(), clock });
+    let threads: Vec<_> = (0..4_usize)
+        .map(|thread| {
+            let gate = gate.clone();
+            std::thread::spawn(move || {
+                let name = workspace(["a", "b"][thread % 2]);
+                let mut held = std::collections::VecDeque::new();
+                let mut started = 0_u64;
+                for n in 0..REQUESTS {
+                    match gate.admit(&request(&gate, &name, "workload-low", 1 + u32::from(n % 50 == 0))) {
+                        Admission::Run(permit) => {
+                            started += 1;
+                            held.push_back(permit);
+                        }
+                        // Another outcome than a permit: given up at once.
+                        Admission::Wait(waiting) => drop(waiting),
+                        Admission::Reject(_) => {}
+                    }
+                    // From one at a time to more than there are seats.
+                    while held.len() > n / 500 % 24 {
+                        held.pop_front();
+                    }
+                    match n % 4_000 {
+                        999 => gate.set_profile(profile()),
+                        1_999 => gate.set_seats(64 - (n / 2_000 % 2) as u32),
+                        2_999 => drop(gate.level_stats()),
+                        _ => {}
+                    }
+                }
+                started
+            })
+        })
+        .collect();
+    let started: u64 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+    let stats = gate.shard_stats();
+    assert_eq!((stats.in_use, stats.waiting), (0, 0));
+    gate.lock().shard.verify().unwrap();
+    // Who was started while it gave up counts as dispatched, too.
+    assert!(dispatched(&gate) >= started, "{} of {started}", dispatched(&gate));
+    assert!(stats.horizon_ns < 60_000_000_000, "no age ran below zero: {}", stats.horizon_ns);
+}
+
 #[test]
 fn a_forgotten_workspace_leaves_no_parked_seats() {
     let ((gate, clock), a) = (manual(100), workspace("a"));
