@@ -73,7 +73,7 @@ pub fn run(scenario: &Scenario, tuning: Tuning, mut check: impl FnMut(u64, &Shar
     let mut profile: Vec<Level> = specs.iter().map(|spec| level(spec, spec.kind(flows, 1))).collect();
     profile.push(level(&LevelSpec::named(EXEMPT, 0), LevelKind::Exempt));
     let mut play = Play::new(scenario, &specs, |classes| {
-        let mut shard = Shard::new(scenario.seats, &profile, tuning, Compat::Upstream);
+        let mut shard = Shard::new(scenario.seats, &profile, tuning, Compat::Fairgate);
         shard.core_mut().set_known(classes.len() as u32);
         Tree::new(shard, classes.into_iter())
     })?;
