@@ -81,9 +81,9 @@ pub(crate) fn plan(
     let ceiling = rules.seats_max(route.shard, class.level);
     let cost = entry.pricing.price(&info, counts(entry, workspace, &info), watches, ceiling);
     if let Some(flow) = rules.flow(class.flow_schema) {
-        flow.seats.record(f64::from(cost.initial_seats.max(cost.final_seats)));
+        flow.seats.observe(cost.initial_seats.max(cost.final_seats).into());
         if matches!(info.verb, Verb::Create | Verb::Update | Verb::Patch | Verb::Delete) {
-            flow.watches.record(f64::from(watches));
+            flow.watches.observe(watches.into());
         }
     }
     plan.ticket = Some(Ticket { rules, class, cost });

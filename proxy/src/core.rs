@@ -88,7 +88,7 @@ impl Core {
     pub(crate) fn reload_fairness(&self, config: &FairnessConfig) {
         let Some(fairness) = &self.fairness else { return };
         let gates = || self.shards.iter().zip(0..).filter_map(|(entry, shard)| Some((entry.gate.as_ref()?, shard)));
-        fairness.replace(config, &self.index, &self.metrics, |rules, classes_changed| {
+        fairness.replace(config, &self.index, |rules, classes_changed| {
             gates().for_each(|(gate, _)| gate.set_profile(rules.profile.clone()));
             if !classes_changed {
                 return;

@@ -13,6 +13,7 @@ use observers::Observers;
 
 use crate::{
     core::{Core, Entry},
+    flows::{Buckets, FlowMetrics},
     worker::Worker,
 };
 
@@ -33,6 +34,7 @@ pub(crate) fn render(core: &Core, workers: &[Arc<Worker>], metrics: &PrometheusH
     shards(&mut out, core);
     levels(&mut out, core);
     demand(&mut out, core);
+    observed(&mut out, core);
     workspaces(&mut out, core);
     out.0
 }
@@ -196,6 +198,42 @@ fn wait(out: &mut Text, name: &str, [level, schema]: [(&str, &str); 2], executed
     }
     out.value(&format!("{name}_sum"), &[level, schema, executed], sum);
     out.value(&format!("{name}_count"), &[level, schema, executed], count);
+}
+
+/// What is observed in front of the gate; the divisor is that of the unit.
+type Observed = (&'static str, f64, Option<&'static str>, fn(&FlowMetrics) -> &Buckets);
+
+const OBSERVED: [Observed; 4] = [
+    ("request_execution_seconds", 1e9, Some("regular"), |f| &f.execution),
+    ("request_execution_seconds", 1e9, Some("watch"), |f| &f.watch_execution),
+    ("work_estimated_seats", 1.0, None, |f| &f.seats),
+    ("watch_count_samples", 1.0, None, |f| &f.watches),
+];
+
+fn observed(out: &mut Text, core: &Core) {
+    let Some(rules) = core.fairness.as_ref().map(crate::rules::Fairness::rules) else { return };
+    let mut headed = "";
+    for (name, unit, kind, buckets) in OBSERVED {
+        let full = format!("apiserver_flowcontrol_{name}");
+        if headed != name {
+            out.head(&full, "histogram");
+            headed = name;
+        }
+        for flow in rules.flows() {
+            let mut labels = vec![("priority_level", &*flow.level), ("flow_schema", &*flow.flow_schema)];
+            labels.extend(kind.map(|kind| ("type", kind)));
+            let (buckets, (counts, sum)) = (buckets(flow).bounds(), buckets(flow).read());
+            let bounds = buckets.iter().map(|b| (*b as f64 / unit).to_string()).chain(["+Inf".to_owned()]);
+            let mut count = 0;
+            for (bound, bucket) in bounds.zip(counts) {
+                count += bucket;
+                let labels = [labels.as_slice(), &[("le", bound.as_str())]].concat();
+                out.value(&format!("{full}_bucket"), &labels, count);
+            }
+            out.value(&format!("{full}_sum"), &labels, sum as f64 / unit);
+            out.value(&format!("{full}_count"), &labels, count);
+        }
+    }
 }
 
 fn labels(flow: &FlowStats) -> [(&'static str, &str); 2] {

@@ -214,9 +214,8 @@ pub(crate) fn build(options: &GatewayOptions, clock: WallClock, workers: usize) 
     }
     let clock = Arc::new(clock);
     let index = Arc::new(Index::new(options.directory, options.shards.len()));
-    let metrics = Metrics::new();
     let fairness = options.fairness.as_ref();
-    let fairness = fairness.map(|config| Fairness::new(config, options.compat, &options.shards, &index, &metrics));
+    let fairness = fairness.map(|config| Fairness::new(config, options.compat, &options.shards, &index));
     let entry = |shard: &crate::ShardOptions| {
         let gate = fairness.as_ref().map(|fairness| {
             let profile = fairness.rules().profile.clone();
@@ -246,7 +245,7 @@ pub(crate) fn build(options: &GatewayOptions, clock: WallClock, workers: usize) 
         shards,
         fairness,
         watches: WatchTracker::new(WatchOptions { compat: options.compat, ..WatchOptions::default() }),
-        metrics,
+        metrics: Metrics::new(),
         draining: AtomicBool::new(false),
         healthy: options.healthy.clone(),
         clock,

@@ -10,7 +10,7 @@ use fairness::{Classified, Clock, Cost, Permit, scheduler::RequestId};
 use http::{Method, Uri};
 use slab::Slab;
 
-use crate::{identity::Identity, metrics::Metrics, rules::Rules, worker::Worker};
+use crate::{identity::Identity, rules::Rules, worker::Worker};
 
 /// One request.
 #[derive(Clone)]
@@ -74,7 +74,7 @@ impl Drop for Listed {
         let Some(started) = entry.started_ns else { return };
         if let Some(flow) = entry.rules.flow(entry.class.flow_schema) {
             let histogram = if entry.is_watch { &flow.watch_execution } else { &flow.execution };
-            histogram.record(Metrics::seconds(started, self.worker.core.clock.now_ns()));
+            histogram.observe(self.worker.core.clock.now_ns().saturating_sub(started));
         }
     }
 }

@@ -23,6 +23,7 @@ mod core;
 mod door;
 mod dump;
 mod exposition;
+mod flows;
 mod forward;
 mod framing;
 mod gateway;

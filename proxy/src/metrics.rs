@@ -4,31 +4,10 @@ use std::{sync::OnceLock, time::Duration};
 
 use http::StatusCode;
 use metrics::{Counter, Histogram, counter, histogram, with_local_recorder};
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
 /// Seconds; the upper ones are Kubernetes' longest wait and request timeout.
 const BUCKETS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0];
-
-/// Upstream's own bounds (apf.md 7.4).
-const EXECUTION: (&str, [f64; 13]) = (
-    "apiserver_flowcontrol_request_execution_seconds",
-    [0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0],
-);
-const SEATS: (&str, [f64; 8]) =
-    ("apiserver_flowcontrol_work_estimated_seats", [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 100.0]);
-const WATCHES: (&str, [f64; 6]) =
-    ("apiserver_flowcontrol_watch_count_samples", [0.0, 1.0, 10.0, 100.0, 1000.0, 10000.0]);
-
-/// What is observed of each request of a FlowSchema before and after the gate.
-pub(crate) struct FlowMetrics {
-    /// Time that the request held its seats, the tail excluded, of a watch until it was initialised.
-    pub(crate) execution: Histogram,
-    pub(crate) watch_execution: Histogram,
-    /// The larger of initial and final seats.
-    pub(crate) seats: Histogram,
-    /// Watches that a write wakes up.
-    pub(crate) watches: Histogram,
-}
 
 pub(crate) struct Metrics {
     recorder: PrometheusRecorder,
@@ -47,14 +26,8 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     pub(crate) fn new() -> Self {
-        let named = |name: &str| Matcher::Full(name.to_owned());
-        let recorder = PrometheusBuilder::new()
-            .set_buckets(&BUCKETS)
-            .and_then(|builder| builder.set_buckets_for_metric(named(EXECUTION.0), &EXECUTION.1))
-            .and_then(|builder| builder.set_buckets_for_metric(named(SEATS.0), &SEATS.1))
-            .and_then(|builder| builder.set_buckets_for_metric(named(WATCHES.0), &WATCHES.1))
-            .expect("no list of buckets is empty")
-            .build_recorder();
+        let recorder =
+            PrometheusBuilder::new().set_buckets(&BUCKETS).expect("the list of buckets is not empty").build_recorder();
         let (wait, shard, total, accepted, closed_by_sweep, panics) = with_local_recorder(&recorder, || {
             let phase = |phase: &'static str| histogram!("fairgate_request_phase_seconds", "phase" => phase);
             (
@@ -68,21 +41,6 @@ impl Metrics {
         });
         let codes = (0..500).map(|_| OnceLock::new()).collect();
         Self { recorder, codes, wait, shard, total, accepted, closed_by_sweep, panics }
-    }
-
-    /// The handles of one FlowSchema; the same for the same names.
-    pub(crate) fn flow(&self, level: &str, schema: &str) -> FlowMetrics {
-        let labels = || [("priority_level", level.to_owned()), ("flow_schema", schema.to_owned())];
-        let typed = |kind: &str| {
-            let [level, schema] = labels();
-            histogram!(EXECUTION.0, &[level, schema, ("type", kind.to_owned())])
-        };
-        with_local_recorder(&self.recorder, || FlowMetrics {
-            execution: typed("regular"),
-            watch_execution: typed("watch"),
-            seats: histogram!(SEATS.0, &labels()),
-            watches: histogram!(WATCHES.0, &labels()),
-        })
     }
 
     /// Counts an answer.

@@ -15,13 +15,7 @@ use fairness::{GatePolicy, Profile, scheduler};
 use serde::Serialize;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use crate::{
-    ShardOptions,
-    index::Index,
-    metrics::{FlowMetrics, Metrics},
-    rates::Rates,
-    uids::UidHeaders,
-};
+use crate::{ShardOptions, flows::FlowMetrics, index::Index, rates::Rates, uids::UidHeaders};
 
 /// One snapshot.
 pub(crate) struct Rules {
@@ -33,7 +27,7 @@ pub(crate) struct Rules {
     pub(crate) rates: Option<Arc<Rates>>,
     pub(crate) uids: UidHeaders,
     /// By FlowSchema.
-    flows: Box<[FlowMetrics]>,
+    flows: Box<[Arc<FlowMetrics>]>,
 }
 
 impl Rules {
@@ -42,7 +36,6 @@ impl Rules {
         compat: Compat,
         seats: impl Iterator<Item = u32>,
         index: &Arc<Index>,
-        metrics: &Metrics,
     ) -> Self {
         // Workspaces inherit the operator's objects; no two of them see the same UIDs.
         let profile = Profile::compile(&config.flow_schemas, &config.priority_levels).inherited();
@@ -53,7 +46,8 @@ impl Rules {
         };
         let classes: Arc<[_]> = config.classes.as_slice().into();
         let level = |at: u16| profile.levels().get(usize::from(at)).map_or("", |level| &level.name);
-        let flows = profile.flow_schemas().iter().map(|s| metrics.flow(level(s.level), &s.name)).collect();
+        let flows =
+            profile.flow_schemas().iter().map(|s| Arc::new(FlowMetrics::new(level(s.level), &s.name))).collect();
         Self {
             seats_max: seats.map(ceilings).collect(),
             profile: Arc::new(profile),
@@ -65,7 +59,14 @@ impl Rules {
     }
 
     /// The same with the limiters of `old` if the classes are the same: whoever has used up a rate has not got it back.
+    /// FlowSchemas that stay keep their counts.
     fn after(mut self, old: &Self) -> Self {
+        for flow in &mut self.flows {
+            let same = |o: &&Arc<FlowMetrics>| o.level == flow.level && o.flow_schema == flow.flow_schema;
+            if let Some(old) = old.flows.iter().find(same) {
+                *flow = old.clone();
+            }
+        }
         if self.classes == old.classes {
             self.rates.clone_from(&old.rates);
         }
@@ -74,7 +75,12 @@ impl Rules {
 
     /// What is observed of a FlowSchema's requests.
     pub(crate) fn flow(&self, flow_schema: u16) -> Option<&FlowMetrics> {
-        self.flows.get(usize::from(flow_schema))
+        self.flows.get(usize::from(flow_schema)).map(|flow| &**flow)
+    }
+
+    /// All of them.
+    pub(crate) fn flows(&self) -> &[Arc<FlowMetrics>] {
+        &self.flows
     }
 
     pub(crate) fn seats_max(&self, shard: usize, level: u16) -> u32 {
@@ -113,15 +119,9 @@ struct Refused {
 }
 
 impl Fairness {
-    pub(crate) fn new(
-        config: &FairnessConfig,
-        compat: Compat,
-        shards: &[ShardOptions],
-        index: &Arc<Index>,
-        metrics: &Metrics,
-    ) -> Self {
+    pub(crate) fn new(config: &FairnessConfig, compat: Compat, shards: &[ShardOptions], index: &Arc<Index>) -> Self {
         let seats: Box<[u32]> = shards.iter().map(|s| s.seats).collect();
-        let rules = Rules::new(config, compat, seats.iter().copied(), index, metrics);
+        let rules = Rules::new(config, compat, seats.iter().copied(), index);
         let (file, sha256) = names(config.source.as_ref());
         let status = Status { file, sha256, generation: 1, in_force_since: now(), last_error: None };
         Self { rules: Arc::new(ArcSwap::from_pointee(rules)), compat, seats, status: Mutex::new(status) }
@@ -138,14 +138,8 @@ impl Fairness {
 
     /// Puts another configuration in force, then lets `follow` bring the gates after it. The flag says whether the
     /// classes are others.
-    pub(crate) fn replace(
-        &self,
-        config: &FairnessConfig,
-        index: &Arc<Index>,
-        metrics: &Metrics,
-        follow: impl FnOnce(&Rules, bool),
-    ) {
-        let rules = Rules::new(config, self.compat, self.seats.iter().copied(), index, metrics);
+    pub(crate) fn replace(&self, config: &FairnessConfig, index: &Arc<Index>, follow: impl FnOnce(&Rules, bool)) {
+        let rules = Rules::new(config, self.compat, self.seats.iter().copied(), index);
         let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.rules();
         let rules = Arc::new(rules.after(&old));
