@@ -112,12 +112,10 @@ impl Reloader {
     }
 }
 
-/// The content, if nobody is at work on the file. An empty one is a file that is about to be written, or whose disk is
-/// full: the defaults do not come into force by accident.
+/// The content, if nobody is at work on the file.
 async fn steady(file: &Path) -> Option<Result<String, ConfigError>> {
     let before = FairnessConfig::read(file);
     sleep(STEADY).await;
     let after = FairnessConfig::read(file);
-    let is_empty = after.as_ref().is_ok_and(|text| text.trim().is_empty());
-    (before == after && !is_empty).then_some(after)
+    (before == after).then_some(after)
 }

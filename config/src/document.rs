@@ -9,7 +9,7 @@ use serde::{
 use serde_json::Number;
 use serde_yaml::{DuplicateKeyPolicy, Location, Spanned};
 
-use crate::fault::{ConfigError, Fault, Position};
+use crate::fault::{ConfigError, Fault, Position, clip};
 
 /// Longest file that is read, in bytes: some thousands of objects. The parser itself stops at 250,000 values.
 const MAX_BYTES: u64 = 16 << 20;
@@ -17,6 +17,8 @@ const MAX_BYTES: u64 = 16 << 20;
 /// Deepest nesting that is read. Objects of Kubernetes have half of it; half as much again overflows a
 /// thread of 2 MiB in an unoptimised build.
 const MAX_DEPTH: usize = 32;
+/// Documents that are looked at one by one when a text is no YAML as a whole: as many as the parser takes.
+const MAX_PARTS: usize = 1024;
 /// Values that aliases may stand for, all together.
 const MAX_ALIASED: usize = 10_000;
 
@@ -52,7 +54,7 @@ impl Content {
             Self::Null => "no value".to_owned(),
             Self::Boolean(b) => format!("the boolean {b}"),
             Self::Number(n) => format!("the number {n}"),
-            Self::Text(text) => format!("the text {text:?}"),
+            Self::Text(text) => format!("the text {:?}", clip(text)),
             Self::List(_) => "a list".to_owned(),
             Self::Map(_) => "a map".to_owned(),
         }
@@ -71,6 +73,31 @@ impl Node {
         match &self.get(key)?.content {
             Content::Text(text) => Some(text),
             _ => None,
+        }
+    }
+
+    /// Gives a map a text, unless it has the key.
+    pub(crate) fn give(&mut self, key: &str, text: &str) {
+        let position = self.position;
+        let Content::Map(entries) = &mut self.content else { return };
+        if !entries.iter().any(|(k, _)| k.name == key) {
+            let value = Node { position, content: Content::Text(text.to_owned()) };
+            entries.push((Key { position, name: key.to_owned() }, value));
+        }
+    }
+
+    /// Moves it so many lines down.
+    fn shift(&mut self, lines: u64) {
+        self.position.line += lines;
+        match &mut self.content {
+            Content::List(items) => items.iter_mut().for_each(|item| item.shift(lines)),
+            Content::Map(entries) => {
+                for (key, node) in entries {
+                    key.position.line += lines;
+                    node.shift(lines);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -99,6 +126,48 @@ pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
     std::fs::read_to_string(path).map_err(|e| fail(format!("cannot be read: {e}; want UTF-8 text")))
 }
 
+/// Parses the documents of a text; what is no YAML in one of them hides nothing of the others.
+pub(crate) fn parse_each(text: &str) -> (Vec<Node>, Vec<Fault>) {
+    let whole = match parse(text) {
+        Ok(documents) => return (documents, Vec::new()),
+        Err(fault) => fault,
+    };
+    let (mut documents, mut faults) = (Vec::new(), Vec::new());
+    for (line, part) in parts(text) {
+        match parse(part) {
+            Ok(mut nodes) => {
+                nodes.iter_mut().for_each(|node| node.shift(line));
+                documents.append(&mut nodes);
+            }
+            Err(fault) => {
+                let position = fault.position.map(|p| Position { line: p.line + line, ..p });
+                faults.push(Fault { position, ..fault });
+            }
+        }
+    }
+    // All of it is too much, though no part is.
+    if faults.is_empty() {
+        faults.push(whole);
+    }
+    (documents, faults)
+}
+
+/// The documents of a text, each with the number of lines before it. A line that begins with `---` begins a document
+/// wherever it stands (YAML 1.2.2, 9.1.2).
+fn parts(text: &str) -> Vec<(u64, &str)> {
+    let (mut parts, mut begin, mut begin_line, mut at) = (Vec::new(), 0, 0, 0);
+    for (number, line) in (0..).zip(text.split_inclusive('\n')) {
+        if line.strip_prefix("---").is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace)) {
+            parts.push((begin_line, text.get(begin..at).unwrap_or_default()));
+            (begin, begin_line) = (at, number);
+        }
+        at += line.len();
+    }
+    parts.push((begin_line, text.get(begin..).unwrap_or_default()));
+    parts.truncate(MAX_PARTS);
+    parts
+}
+
 /// Parses the documents of a text. Empty documents are left out.
 pub(crate) fn parse(text: &str) -> Result<Vec<Node>, Fault> {
     let options = serde_yaml::options! {
@@ -109,11 +178,27 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Node>, Fault> {
         // The reader of the tree reports them with both places.
         duplicate_keys: DuplicateKeyPolicy::PassThrough,
     };
-    serde_yaml::from_multiple_with_options(text, options).map_err(|error| Fault {
-        position: error.location().map(position),
-        field: String::new(),
-        message: format!("is not YAML: {}", error.without_snippet()),
+    serde_yaml::from_multiple_with_options(text, options).map_err(|error| {
+        let why = error.without_snippet().to_string();
+        // The place is told once.
+        let why = why.rsplit_once(" at line ").map_or(&*why, |(why, _)| why);
+        let message = format!("is not YAML: {}; the rest of the document is not checked", clip(why));
+        Fault::at(error.location().map_or(Position::START, position), message)
     })
+}
+
+/// The document of a text that must have one, which is called `what`.
+pub(crate) fn one(text: &str, what: &str) -> Result<Node, Fault> {
+    let documents = parse(text)?;
+    let number = documents.len();
+    let mut documents = documents.into_iter();
+    match (documents.next(), documents.next()) {
+        (Some(node), None) => Ok(node),
+        (None, _) => Err(Fault::at(Position::START, format!("is empty; want one {what}"))),
+        (_, Some(second)) => {
+            Err(Fault::at(second.position, format!("is the second of {number} documents; want one {what}")))
+        }
+    }
 }
 
 fn position(location: Location) -> Position {

@@ -6,12 +6,15 @@ use std::{
 };
 
 use apiserver_api::flowcontrol::{FlowSchema, GROUP, PriorityLevelConfiguration, Version, bootstrap};
+use serde::Serialize;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::{
+    advice,
     class::{self, RawClass, WorkspaceClass},
     document::{self, Content, Node},
-    fault::{ConfigError, Fault, Faults, Position},
+    fault::{ConfigError, Fault, Faults, Position, clip, note},
     read::{self, Rules},
 };
 
@@ -19,8 +22,9 @@ const CLASS_VERSION: &str = "fairgate.dev/v1alpha1";
 
 /// The checked file. Objects are v1, defaulted, valid and in the order of the file.
 ///
-/// A file without any FlowSchema and priority level gets Kubernetes' bootstrap objects; to one that has
-/// some, only the mandatory ones (`exempt`, `catch-all`) are added when they are missing.
+/// An empty file is refused: it is more often what is left of one than meant. A file that has objects, or says that
+/// it has none (`kind: List`, `items: []`), but no FlowSchema and no priority level gets
+/// Kubernetes' bootstrap objects; to one that has some, only the mandatory ones (`exempt`, `catch-all`) are added when they are missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FairnessConfig {
     /// Names are unique.
@@ -88,8 +92,11 @@ impl FairnessConfig {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        let documents = document::parse(text).map_err(|fault| ConfigError::new(path, vec![fault]))?;
-        let mut reader = FileReader::default();
+        let (documents, faults) = document::parse_each(text);
+        let mut reader = FileReader { faults, ..FileReader::default() };
+        if documents.is_empty() && reader.faults.is_empty() {
+            reader.faults.push(Fault::at(Position::START, format!("is empty; want {KINDS}; {DEFAULTS}")));
+        }
         for document in documents {
             reader.document(document);
         }
@@ -101,8 +108,13 @@ impl FairnessConfig {
     }
 }
 
+const KINDS: &str = "FlowSchema, PriorityLevelConfiguration, WorkspaceClass or List";
+/// How to ask for what an empty file could have meant.
+const DEFAULTS: &str = "Kubernetes' own levels are in force with `{ apiVersion: v1, kind: List, items: [] }`, or \
+                        without fairness.file in gateway.yaml";
+
 /// Objects of Kubernetes: what it fills in (metadata, status) is of no concern.
-const OBJECT: Rules = Rules { null_is_absent: true, open: &["ObjectMeta", "ObjectStatus", "Condition"], later: &[] };
+const OBJECT: Rules = Rules { null_is_absent: true, open: &["ObjectMeta"], later: &[] };
 const CLASS: Rules = Rules { null_is_absent: false, open: &[], later: &[] };
 
 #[derive(Default)]
@@ -117,24 +129,49 @@ struct FileReader {
 
 impl FileReader {
     fn document(&mut self, node: Node) {
-        let items = node.text("kind").is_some_and(|kind| kind.ends_with("List"));
-        match node.content {
-            Content::Map(entries) if items => {
-                let list = entries.into_iter().find(|(key, _)| key.name == "items").map(|(_, node)| node);
-                match list.map(|node| (node.position, node.content)) {
-                    Some((_, Content::List(items))) => items.into_iter().for_each(|item| self.object(item)),
-                    Some((position, content)) => {
-                        self.fault(position, "items", format!("is {}; want a list of objects", content.describe()));
+        let item = match node.text("kind") {
+            Some("List") => None,
+            // The API server leaves out what the kind of the list says already.
+            Some("FlowSchemaList") => Some("FlowSchema"),
+            Some("PriorityLevelConfigurationList") => Some("PriorityLevelConfiguration"),
+            _ => return self.object(node),
+        };
+        let api_version = node.text("apiVersion").unwrap_or_default().to_owned();
+        let given = item.map(|kind| [("kind", kind), ("apiVersion", &*api_version)]);
+        let Content::Map(entries) = node.content else { return };
+        let mut items = None;
+        for (key, value) in entries {
+            match &*key.name {
+                "items" => items = Some(value),
+                "apiVersion" | "kind" | "metadata" => {}
+                _ => self.fault(key.position, &key.name, "is no known key; want apiVersion, kind, metadata, items"),
+            }
+        }
+        match items.map(|node| (node.position, node.content)) {
+            Some((_, Content::List(items))) => {
+                for (i, mut item) in items.into_iter().enumerate() {
+                    given.iter().flatten().for_each(|(key, text)| item.give(key, text));
+                    let before = self.faults.len();
+                    self.object(item);
+                    for fault in self.faults.iter_mut().skip(before) {
+                        fault.field = read::join(&format!("items[{i}]"), &fault.field);
                     }
-                    None => self.fault(node.position, "items", "is missing; want a list of objects"),
                 }
             }
-            content => self.object(Node { position: node.position, content }),
+            Some((position, content)) => {
+                self.fault(position, "items", format!("is {}; want a list of objects", content.describe()));
+            }
+            None => self.fault(node.position, "items", "is missing; want a list of objects"),
         }
     }
 
     fn fault(&mut self, position: Position, field: &str, message: impl Into<String>) {
-        self.faults.push(Fault { position: Some(position), field: field.to_owned(), message: message.into() });
+        let field = clip(field).into_owned();
+        note(&mut self.faults, Fault { position: Some(position), field, message: message.into() });
+    }
+
+    fn all(&mut self, found: Vec<Fault>) {
+        found.into_iter().for_each(|fault| note(&mut self.faults, fault));
     }
 
     fn object(&mut self, mut node: Node) {
@@ -144,18 +181,18 @@ impl FileReader {
             "FlowSchema" | "PriorityLevelConfiguration" => {
                 let Some(version) = Version::parse(&api_version) else {
                     let want = format!("want {GROUP}/v1 (or v1beta1 to v1beta3)");
-                    self.fault(node.locate("apiVersion"), "apiVersion", format!("is {api_version:?}; {want}"));
+                    self.fault(node.locate("apiVersion"), "apiVersion", format!("is {:?}; {want}", clip(&api_version)));
                     return;
                 };
-                without_type(&mut node);
+                without(&mut node, &["kind", "apiVersion", "status"]);
                 if kind == "FlowSchema" { self.flow_schema(&node) } else { self.priority_level(&node, version) }
             }
             "WorkspaceClass" => {
                 if api_version != CLASS_VERSION {
-                    let message = format!("is {api_version:?}; want {CLASS_VERSION}");
+                    let message = format!("is {:?}; want {CLASS_VERSION}", clip(&api_version));
                     self.fault(node.locate("apiVersion"), "apiVersion", message);
                 }
-                without_type(&mut node);
+                without(&mut node, &["kind", "apiVersion"]);
                 self.class(&node);
             }
             _ => {
@@ -165,7 +202,7 @@ impl FileReader {
                     }
                     found => format!("is {}", found.map_or("missing".to_owned(), |n| n.content.describe())),
                 };
-                let message = format!("{found}; want FlowSchema, PriorityLevelConfiguration, WorkspaceClass or List");
+                let message = format!("{found}; want {KINDS}");
                 self.fault(node.locate("kind"), "kind", message);
             }
         }
@@ -176,7 +213,9 @@ impl FileReader {
         let mut schema: FlowSchema = read::read(node, "", OBJECT, &mut found);
         schema.set_defaults();
         self.unique(node, "FlowSchema", &schema.metadata.name, &mut found);
-        self.validated(node, found, schema.validate());
+        let fixed =
+            bootstrap::mandatory_flow_schema(&schema.metadata.name).map(|spec| (json(&schema.spec), json(&spec)));
+        self.validated(node, found, &schema.validate(), fixed);
         self.flow_schemas.push((schema, node.locate("spec.priorityLevelConfiguration.name")));
     }
 
@@ -195,7 +234,8 @@ impl FileReader {
             let message = format!("is of another apiVersion; want {right}");
             found.push(Fault { position: Some(wrong_node.position), field: format!("spec.limited.{wrong}"), message });
         }
-        self.validated(node, found, level.validate());
+        let fixed = bootstrap::mandatory_level(&level.metadata.name).map(|spec| (json(&level.spec), json(&spec)));
+        self.validated(node, found, &level.validate(), fixed);
         self.priority_levels.push(level);
     }
 
@@ -205,17 +245,26 @@ impl FileReader {
         self.unique(node, "WorkspaceClass", &raw.metadata.name, &mut found);
         let mut faults = Faults::new(node, found);
         self.classes.extend(class::check(raw, &mut faults));
-        self.faults.extend(faults.into_list());
+        self.all(faults.into_list());
     }
 
     /// Adds what the reader and the validation of an object found. Where something could not be read, it
-    /// is not said to be missing as well.
-    fn validated(&mut self, node: &Node, found: Vec<Fault>, errors: Vec<apiserver_api::field::Error>) {
+    /// is not said to be missing as well. `fixed` is the spec of a mandatory object, behind what the file has.
+    fn validated(
+        &mut self,
+        node: &Node,
+        found: Vec<Fault>,
+        errors: &[apiserver_api::field::Error],
+        fixed: Option<(Value, Value)>,
+    ) {
         let mut faults = Faults::new(node, found);
         for error in errors {
-            faults.add(&*error.field, error.body());
+            match &fixed {
+                Some((found, fixed)) if error.field == "spec" => advice::differences(found, fixed, &mut faults),
+                _ => faults.add(&*error.field, advice::told(error)),
+            }
         }
-        self.faults.extend(faults.into_list());
+        self.all(faults.into_list());
     }
 
     fn unique(&mut self, node: &Node, kind: &'static str, name: &str, found: &mut Vec<Fault>) {
@@ -224,7 +273,7 @@ impl FileReader {
         }
         let position = node.locate("metadata.name");
         if let Some(first) = self.seen.get(&(kind, name.to_owned())) {
-            let message = format!("is {name:?}, as of the {kind} at {first}; want a name of its own");
+            let message = format!("is {:?}, as of the {kind} at {first}; want a name of its own", clip(name));
             found.push(Fault { position: Some(position), field: "metadata.name".to_owned(), message });
         } else {
             self.seen.insert((kind, name.to_owned()), position);
@@ -262,10 +311,14 @@ impl FileReader {
     }
 }
 
-/// Takes away what names the type of an object: it is known by now.
-fn without_type(node: &mut Node) {
+fn json(spec: &impl Serialize) -> Value {
+    serde_json::to_value(spec).expect("strings, numbers and lists can always be written")
+}
+
+/// Takes away what is known by now, or of no concern.
+fn without(node: &mut Node, keys: &[&str]) {
     if let Content::Map(entries) = &mut node.content {
-        entries.retain(|(key, _)| !matches!(&*key.name, "kind" | "apiVersion"));
+        entries.retain(|(key, _)| !keys.contains(&&*key.name));
     }
 }
 

@@ -1,11 +1,49 @@
 //! What is wrong with a configuration file.
 
 use std::{
+    borrow::Cow,
+    collections::HashSet,
     fmt,
     path::{Path, PathBuf},
 };
 
 use crate::document::Node;
+
+/// Faults of one file that are told; who has more of them mends these first.
+const FAULTS_MAX: usize = 100;
+/// Longest text of the file that is shown in a fault, in characters.
+const SHOWN_MAX: usize = 80;
+
+/// Longest message, in characters.
+const MESSAGE_MAX: usize = 600;
+
+/// The text, or its beginning when it is too long to be shown.
+pub(crate) fn clip(text: &str) -> Cow<'_, str> {
+    clip_to(text, SHOWN_MAX)
+}
+
+/// The same for another length, in characters.
+pub(crate) fn clip_to(text: &str, max: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(max) {
+        None => Cow::Borrowed(text),
+        Some((end, _)) => Cow::Owned(format!("{}...", text.get(..end).unwrap_or_default())),
+    }
+}
+
+/// Whether there are more faults than are told: then none need be made any more.
+pub(crate) fn is_full(faults: &[Fault]) -> bool {
+    faults.len() > FAULTS_MAX
+}
+
+/// Adds a fault, unless there are more than are told already.
+pub(crate) fn note(faults: &mut Vec<Fault>, mut fault: Fault) {
+    if !is_full(faults) {
+        if let Cow::Owned(short) = clip_to(&fault.message, MESSAGE_MAX) {
+            fault.message = short;
+        }
+        faults.push(fault);
+    }
+}
 
 /// A place in a file; both count from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,6 +52,11 @@ pub struct Position {
     pub line: u64,
     /// Column, in characters.
     pub column: u64,
+}
+
+impl Position {
+    /// The beginning of a file.
+    pub(crate) const START: Self = Self { line: 1, column: 1 };
 }
 
 impl fmt::Display for Position {
@@ -33,26 +76,40 @@ pub struct Fault {
     pub message: String,
 }
 
+impl Fault {
+    /// A fault of a whole document.
+    pub(crate) fn at(position: Position, message: impl Into<String>) -> Self {
+        Self { position: Some(position), field: String::new(), message: message.into() }
+    }
+}
+
 /// The faults of one document, while it is checked.
 pub struct Faults<'n> {
     node: &'n Node,
     list: Vec<Fault>,
+    /// The fields of the list.
+    fields: HashSet<String>,
 }
 
 impl<'n> Faults<'n> {
     /// Begins with what the reader of the document found.
     pub(crate) fn new(node: &'n Node, list: Vec<Fault>) -> Self {
-        Self { node, list }
+        let fields = list.iter().map(|fault| fault.field.clone()).collect();
+        Self { node, list, fields }
     }
 
     /// Adds a fault, unless the field or one around it has one already: that is then the cause.
     pub fn add(&mut self, field: impl Into<String>, message: impl Into<String>) {
+        if is_full(&self.list) {
+            return;
+        }
         let (field, message) = (field.into(), message.into());
-        let is_around = |around: &str| {
-            field.strip_prefix(around).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
-        };
-        if !self.list.iter().any(|fault| is_around(&fault.field)) {
-            self.list.push(Fault { position: Some(self.node.locate(&field)), field, message });
+        let ends = field.match_indices(['.', '[']).map(|(end, _)| end).chain([field.len()]);
+        let is_known = |end| field.get(..end).is_some_and(|around| self.fields.contains(around));
+        if !ends.into_iter().any(is_known) {
+            let position = self.node.locate(&field);
+            self.fields.insert(field.clone());
+            note(&mut self.list, Fault { position: Some(position), field, message });
         }
     }
 
@@ -77,6 +134,12 @@ pub struct ConfigError {
 impl ConfigError {
     pub(crate) fn new(path: &Path, mut faults: Vec<Fault>) -> Self {
         faults.sort_by_key(|fault| fault.position);
+        if faults.len() > FAULTS_MAX {
+            faults.truncate(FAULTS_MAX);
+            let position = faults.last().and_then(|fault| fault.position);
+            let message = format!("and more: these are {FAULTS_MAX} of the faults");
+            faults.push(Fault { position, field: String::new(), message });
+        }
         Self { path: path.to_owned(), faults }
     }
 

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     document::{self, Node},
-    fault::{ConfigError, Fault, Faults},
+    fault::{ConfigError, Faults},
     read::{self, Rules},
 };
 
@@ -31,16 +31,8 @@ impl File {
     /// # Errors
     /// It is not one YAML document.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        let fail = |fault| ConfigError::new(path, vec![fault]);
-        let mut documents = document::parse(text).map_err(fail)?;
-        match (documents.pop(), documents.len()) {
-            (Some(node), 0) => Ok(Self { path: path.to_owned(), node }),
-            (_, before) => {
-                let documents = if before == 0 { 0 } else { before + 1 };
-                let message = format!("has {documents} documents; want one");
-                Err(fail(Fault { position: None, field: String::new(), message }))
-            }
-        }
+        let node = document::one(text, "document").map_err(|fault| ConfigError::new(path, vec![fault]))?;
+        Ok(Self { path: path.to_owned(), node })
     }
 
     /// The value of a key instead of the whole document, if it has the key.

@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use crate::{
     document,
-    fault::{ConfigError, Fault, Faults},
+    fault::{ConfigError, Faults},
     read::{self, Rules},
 };
 
@@ -160,12 +160,8 @@ impl GatewayConfig {
 
     fn check(text: &str, path: &Path, bundled: bool) -> Result<Self, ConfigError> {
         let fail = |faults| ConfigError::new(path, faults);
-        let whole = |message: &str| vec![Fault { position: None, field: String::new(), message: message.to_owned() }];
-        let documents = document::parse(text).map_err(|fault| fail(vec![fault]))?;
-        let [node] = documents.as_slice() else {
-            let message = format!("has {} documents; want one {KIND}", documents.len());
-            return Err(fail(whole(&message)));
-        };
+        let node = document::one(text, KIND).map_err(|fault| fail(vec![fault]))?;
+        let node = &node;
         let mut found = Vec::new();
         let raw: Raw = read::read(node, "", RULES, &mut found);
         let mut faults = Faults::new(node, found);

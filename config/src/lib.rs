@@ -5,6 +5,7 @@
 //! field and what would be right ([`ConfigError`]); unknown and repeated keys are faults, since a typo must
 //! not drop a limit.
 
+mod advice;
 mod class;
 mod document;
 mod fairness;

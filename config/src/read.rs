@@ -4,7 +4,10 @@
 //! replaced by the type's zero value. Unknown and repeated keys are reported too. The types that are read
 //! must have defaults for all fields (`#[serde(default)]`); that something is missing is the checks' to say.
 
-use std::cell::RefCell;
+use std::{
+    cell::RefCell,
+    collections::{HashMap, hash_map::Entry},
+};
 
 use serde::{
     de::{
@@ -17,7 +20,7 @@ use serde_json::Number;
 
 use crate::{
     document::{Content, Key, Node},
-    fault::{Fault, Position},
+    fault::{Fault, Position, clip, is_full, note},
 };
 
 /// How a kind of document is read.
@@ -62,7 +65,7 @@ struct Reader<'n> {
 
 impl<'n> Reader<'n> {
     fn report(&self, position: Position, field: String, message: String) {
-        self.faults.borrow_mut().push(Fault { position: Some(position), field, message });
+        note(&mut self.faults.borrow_mut(), Fault { position: Some(position), field, message });
     }
 
     /// Reports that the value is not what is wanted.
@@ -70,7 +73,7 @@ impl<'n> Reader<'n> {
         if !self.is_absent() {
             let message = match (&self.node.content, want) {
                 (Content::Text(text), "an integer" | "a number" | "true or false") => {
-                    format!("is the text {text:?}; want {want}, without quotes")
+                    format!("is the text {:?}; want {want}, without quotes", clip(text))
                 }
                 (Content::Number(n), "text") => format!("is the number {n}; want text: put it in quotes"),
                 (Content::Boolean(b), "text") => format!("is the boolean {b}; want text: put it in quotes"),
@@ -119,19 +122,26 @@ impl<'n> Reader<'n> {
             }
         };
         let mut kept: Vec<&'n (Key, Node)> = Vec::with_capacity(entries.len());
+        let mut seen: HashMap<&str, Position> = HashMap::with_capacity(entries.len());
         for entry in entries {
-            match kept.iter().find(|(key, _)| key.name == entry.0.name) {
-                Some((first, _)) => {
-                    let message = format!("is given twice, first at {}; want it once", first.position);
+            match seen.entry(&entry.0.name) {
+                Entry::Occupied(first) => {
+                    let message = format!("is given twice, first at {}; want it once", first.get());
                     self.report(entry.0.position, join(&self.field, &entry.0.name), message);
                 }
-                None => kept.push(entry),
+                Entry::Vacant(place) => {
+                    place.insert(entry.0.position);
+                    kept.push(entry);
+                }
             }
         }
         kept
     }
 
     fn report_unknown(&self, structure: &str, key: &Key, known: &[&str]) {
+        if is_full(&self.faults.borrow()) {
+            return;
+        }
         let field = join(&self.field, &key.name);
         let message = if self.rules.later.contains(&(structure, &key.name)) {
             format!("is not served by this release; want one of {}", known.join(", "))
@@ -147,11 +157,18 @@ impl<'n> Reader<'n> {
 
 /// `field.key`, or `key` at the top.
 pub(crate) fn join(field: &str, key: &str) -> String {
-    if field.is_empty() { key.to_owned() } else { format!("{field}.{key}") }
+    let key = clip(key);
+    if field.is_empty() { key.into_owned() } else { format!("{field}.{key}") }
 }
+
+/// Longest key that is compared with the known ones, in bytes.
+const ALIKE_MAX: usize = 64;
 
 /// The known key that is spelt most alike, when it is alike at all.
 fn nearest<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
+    if key.len() > ALIKE_MAX {
+        return None;
+    }
     let (lower, limit) = (key.to_lowercase(), 1 + key.len() / 5);
     let ranked = known.iter().map(|k| (distance(&lower, &k.to_lowercase()), *k));
     ranked.min().filter(|(distance, _)| *distance <= limit).map(|(_, k)| k)

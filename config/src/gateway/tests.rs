@@ -129,8 +129,11 @@ fairness:
 
 #[test]
 fn other_files_are_refused() {
-    assert_eq!(parse("").unwrap_err(), [" has 0 documents; want one GatewayConfiguration"]);
-    assert_eq!(parse("a: 1\n---\nb: 2\n").unwrap_err(), [" has 2 documents; want one GatewayConfiguration"]);
+    assert_eq!(parse("").unwrap_err(), ["1:1: is empty; want one GatewayConfiguration"]);
+    assert_eq!(
+        parse("a: 1\n---\nb: 2\n").unwrap_err(),
+        ["3:1: is the second of 2 documents; want one GatewayConfiguration"]
+    );
     assert!(parse("a: [").unwrap_err()[0].contains("is not YAML"));
     let missing = GatewayConfig::load(Path::new("/nonexistent/gateway.yaml")).unwrap_err().to_string();
     assert!(missing.starts_with("/nonexistent/gateway.yaml: cannot be read: "), "{missing}");

@@ -66,13 +66,13 @@ pub fn flow_schemas() -> Vec<FlowSchema> {
 }
 
 /// The spec that the mandatory FlowSchema of this name must have.
-pub(super) fn mandatory_flow_schema(name: &str) -> Option<FlowSchemaSpec> {
+pub fn mandatory_flow_schema(name: &str) -> Option<FlowSchemaSpec> {
     let mandatory = matches!(name, "exempt" | "catch-all");
     mandatory.then(|| flow_schemas().into_iter().find(|s| s.metadata.name == name)).flatten().map(|s| s.spec)
 }
 
 /// The spec that the mandatory level of this name must have.
-pub(super) fn mandatory_level(name: &str) -> Option<PriorityLevelConfigurationSpec> {
+pub fn mandatory_level(name: &str) -> Option<PriorityLevelConfigurationSpec> {
     let mandatory = matches!(name, "exempt" | "catch-all");
     mandatory.then(|| priority_levels().into_iter().find(|l| l.metadata.name == name)).flatten().map(|l| l.spec)
 }
