@@ -71,16 +71,17 @@ impl Core {
     /// A workspace is gone from all shards.
     pub(crate) fn forget_workspace(&self, workspace: &ClusterName) {
         self.watches.forget_workspace(workspace);
-        self.forget_rates(workspace);
-        if let Some(fairness) = &self.fairness {
-            fairness.rules().uids.forget(workspace);
+        let Some(rules) = self.fairness.as_ref().map(Fairness::rules) else { return };
+        if let Some(rates) = &rules.rates {
+            rates.forget(workspace);
         }
+        rules.uids.forget(workspace);
     }
 
-    /// A workspace is gone, or its class may be another.
-    pub(crate) fn forget_rates(&self, workspace: &ClusterName) {
+    /// A workspace's class may be another: so may be its limits of rates.
+    pub(crate) fn reclassify_rates(&self, workspace: &ClusterName) {
         if let Some(rates) = self.fairness.as_ref().and_then(|f| f.rules().rates.clone()) {
-            rates.forget(workspace);
+            rates.reclassify(workspace);
         }
     }
 

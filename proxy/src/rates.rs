@@ -5,14 +5,22 @@
 //! requests are not counted, and what a user's limit refuses does not count for the workspace. Who comes when all
 //! places are taken is limited by fairness alone.
 //!
+//! # Reload
+//! The limits outlive the configuration that made them. An entry remembers the configuration it was last compared with; on
+//! the first request under another one, or after a change of the workspace, each limit that is still the same is kept
+//! with what was used of it, and one that is not begins full.
+//!
 //! # Memory
-//! In each workspace at most twice [`USERS_MAX`] users of any name, 100 bytes each.
+//! At most 65,536 workspaces; in each of them twice [`USERS_MAX`] users of any name, 100 bytes each.
 
 use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
     num::NonZeroU32,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -34,20 +42,27 @@ const RETRY_SECONDS_MAX: u32 = 32;
 pub(crate) struct Rates {
     classes: Arc<[WorkspaceClass]>,
     index: Arc<Index>,
-    /// `None` for a workspace without a limit.
-    limiters: Recent<Option<Limiter>>,
+    /// Counts configurations, from 1.
+    generation: u64,
+    /// Shared with the configurations before and after.
+    limiters: Arc<Recent<Entry>>,
     clock: DefaultClock,
     hasher: RandomState,
 }
 
-struct Limiter {
-    whole: Option<DefaultDirectRateLimiter>,
+/// What limits one workspace; nothing at all where no class of it says so.
+#[derive(Default)]
+struct Entry {
+    /// The configuration whose limits these are; 0 when it has to be looked up again.
+    generation: AtomicU64,
+    whole: Option<(RateLimit, DefaultDirectRateLimiter)>,
     users: Option<Users>,
 }
 
 /// Two generations: a full one becomes the old one, and what nobody asked for since is forgotten. A forgotten user has
 /// its burst again; that takes more other users than a workspace has, who are limited as a whole by `whole`.
 struct Users {
+    limit: RateLimit,
     quota: Quota,
     /// By hash of the name, so that long names cost nothing; the hash has a secret key.
     generations: Mutex<[HashMap<u64, DefaultDirectRateLimiter>; 2]>,
@@ -59,34 +74,66 @@ type TooEarly = NotUntil<<DefaultClock as Clock>::Instant>;
 pub(crate) type Exceeded = (&'static str, Rejection);
 
 impl Rates {
-    /// `None` if no class has a limit.
-    pub(crate) fn new(classes: Arc<[WorkspaceClass]>, index: &Arc<Index>) -> Option<Self> {
+    /// `None` if no class has a limit. The limits of `before`, the configuration in force until now, go on.
+    pub(crate) fn new(classes: Arc<[WorkspaceClass]>, index: &Arc<Index>, before: Option<&Self>) -> Option<Self> {
         let limits = |class: &WorkspaceClass| [class.rate_limit, class.user_rate_limit].into_iter().flatten();
         let keep = classes.iter().flat_map(limits).map(refill).max()?;
+        let limiters = match before {
+            Some(before) => {
+                before.limiters.keep_for(keep);
+                before.limiters.clone()
+            }
+            None => Arc::new(Recent::new(keep)),
+        };
         Some(Self {
-            limiters: Recent::new(keep),
+            limiters,
             classes,
             index: index.clone(),
+            generation: before.map_or(1, |before| before.generation + 1),
             clock: DefaultClock::default(),
-            hasher: RandomState::new(),
+            hasher: before.map_or_else(RandomState::new, |before| before.hasher.clone()),
         })
     }
 
     /// Counts one request.
     pub(crate) fn check(&self, workspace: &ClusterName, user: &str) -> Result<(), Exceeded> {
-        let check = |limiter: &Option<Limiter>| limiter.as_ref().map_or(Ok(()), |limiter| self.count(limiter, user));
-        let known = self.limiters.read(workspace, check);
-        let checked = known.or_else(|| self.limiters.write(workspace, || self.limiter(workspace), |l| check(l)));
+        // A request may hold a configuration that is no longer in force: what a later one has made is right for it too.
+        let is_current = |entry: &Entry| entry.generation.load(Relaxed) >= self.generation;
+        let known = self.limiters.read(workspace, |entry| is_current(entry).then(|| self.count(entry, user)));
+        if let Some(Some(checked)) = known {
+            return checked;
+        }
+        let checked = self.limiters.write(workspace, Entry::default, |entry| {
+            if !is_current(entry) {
+                self.renew(entry, workspace);
+            }
+            self.count(entry, user)
+        });
         checked.unwrap_or(Ok(()))
     }
 
-    fn count(&self, limiter: &Limiter, user: &str) -> Result<(), Exceeded> {
-        if let Some(users) = &limiter.users {
+    fn count(&self, entry: &Entry, user: &str) -> Result<(), Exceeded> {
+        if let Some(users) = &entry.users {
             let checked = users.check(self.hasher.hash_one(user));
             checked.map_err(|not_until| ("user", self.rejection(&not_until)))?;
         }
-        let checked = limiter.whole.as_ref().map_or(Ok(()), RateLimiter::check);
+        let checked = entry.whole.as_ref().map_or(Ok(()), |(_, limiter)| limiter.check());
         checked.map_err(|not_until| ("workspace", self.rejection(&not_until)))
+    }
+
+    /// Gives the entry the limits of this configuration.
+    fn renew(&self, entry: &mut Entry, workspace: &ClusterName) {
+        let (path, labels) = self.index.describe(workspace);
+        let class = self.classes.iter().find(|class| class.matches(&path, &labels));
+        let whole = class.and_then(|class| class.rate_limit);
+        if entry.whole.as_ref().map(|(limit, _)| *limit) != whole {
+            entry.whole = whole.and_then(|limit| Some((limit, RateLimiter::direct(quota(limit)?))));
+        }
+        let users = class.and_then(|class| class.user_rate_limit);
+        if entry.users.as_ref().map(|users| users.limit) != users {
+            entry.users = users.and_then(Users::new);
+        }
+        *entry.generation.get_mut() = self.generation;
     }
 
     fn rejection(&self, not_until: &TooEarly) -> Rejection {
@@ -94,17 +141,14 @@ impl Rates {
         Rejection { reason: "rate-limit", retry_after: (seconds as u32).clamp(1, RETRY_SECONDS_MAX) }
     }
 
-    fn limiter(&self, workspace: &ClusterName) -> Option<Limiter> {
-        let (path, labels) = self.index.describe(workspace);
-        let class = self.classes.iter().find(|class| class.matches(&path, &labels))?;
-        let whole = class.rate_limit.and_then(quota).map(RateLimiter::direct);
-        let users = class.user_rate_limit.and_then(quota).map(Users::new);
-        (whole.is_some() || users.is_some()).then_some(Limiter { whole, users })
-    }
-
-    /// The workspace is gone, or its class may be another.
+    /// The workspace is gone.
     pub(crate) fn forget(&self, workspace: &ClusterName) {
         self.limiters.forget(workspace);
+    }
+
+    /// The workspace's class may be another: to be called when the index knows it.
+    pub(crate) fn reclassify(&self, workspace: &ClusterName) {
+        self.limiters.read(workspace, |entry| entry.generation.store(0, Relaxed));
     }
 
     /// Drops limits that have filled up unused.
@@ -124,8 +168,8 @@ fn quota(limit: RateLimit) -> Option<Quota> {
 }
 
 impl Users {
-    fn new(quota: Quota) -> Self {
-        Self { quota, generations: Mutex::default() }
+    fn new(limit: RateLimit) -> Option<Self> {
+        Some(Self { limit, quota: quota(limit)?, generations: Mutex::default() })
     }
 
     fn check(&self, user: u64) -> Result<(), TooEarly> {
@@ -150,7 +194,7 @@ mod tests {
 
     #[test]
     fn strangers_take_bounded_memory_and_no_place_of_who_comes_often() {
-        let users = Users::new(quota(RateLimit { requests_per_second: 1, burst: 1 }).unwrap());
+        let users = Users::new(RateLimit { requests_per_second: 1, burst: 1 }).unwrap();
         assert!(users.check(0).is_ok());
         let mut refused = 0;
         for stranger in 1..10 * USERS_MAX as u64 {

@@ -22,7 +22,7 @@ pub(crate) struct Recent<V> {
     /// Sharded locks, held for one look-up.
     entries: DashMap<ClusterName, Entry<V>>,
     /// Sweeps an entry survives.
-    keep: u32,
+    keep: AtomicU32,
     sweeps: AtomicU32,
 }
 
@@ -36,8 +36,15 @@ struct Entry<V> {
 impl<V> Recent<V> {
     /// Entries are kept for at least `keep` after their last use.
     pub(crate) fn new(keep: Duration) -> Self {
+        let recent = Self { entries: DashMap::new(), keep: AtomicU32::new(0), sweeps: AtomicU32::new(0) };
+        recent.keep_for(keep);
+        recent
+    }
+
+    /// Another time to keep entries for.
+    pub(crate) fn keep_for(&self, keep: Duration) {
         let sweeps = u32::try_from(keep.as_secs().div_ceil(SWEEP.as_secs())).unwrap_or(u32::MAX);
-        Self { entries: DashMap::new(), keep: sweeps.saturating_add(1), sweeps: AtomicU32::new(0) }
+        self.keep.store(sweeps.saturating_add(1), Relaxed);
     }
 
     /// What `look` finds in the entry; `None` without one.
@@ -50,15 +57,15 @@ impl<V> Recent<V> {
         Some(look(&entry.value))
     }
 
-    /// The same for an entry that is made if need be; `None` if there is no room. What `make` reads cannot become
-    /// stale unnoticed: [`forget`](Self::forget) waits for it.
+    /// The same for an entry that is made if need be; `None` if there is no room. What `make` and `change` read cannot
+    /// become stale unnoticed: [`forget`](Self::forget) waits for them.
     pub(crate) fn write<T>(
         &self,
         workspace: &ClusterName,
         make: impl FnOnce() -> V,
         change: impl FnOnce(&mut V) -> T,
     ) -> Option<T> {
-        if self.entries.len() >= WORKSPACES_MAX {
+        if self.entries.len() >= WORKSPACES_MAX && !self.entries.contains_key(workspace) {
             return None;
         }
         let used = self.sweeps.load(Relaxed);
@@ -74,7 +81,8 @@ impl<V> Recent<V> {
     /// Drops what has not been used for long.
     pub(crate) fn sweep(&self) {
         let now = self.sweeps.fetch_add(1, Relaxed).wrapping_add(1);
-        self.entries.retain(|_, entry| now.wrapping_sub(entry.used.load(Relaxed)) <= self.keep);
+        let keep = self.keep.load(Relaxed);
+        self.entries.retain(|_, entry| now.wrapping_sub(entry.used.load(Relaxed)) <= keep);
     }
 }
 

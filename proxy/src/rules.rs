@@ -31,11 +31,13 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    pub(crate) fn new(
+    /// Compiles a configuration. What `old` has used up of a rate that stays, and counted of a FlowSchema that stays, goes on.
+    fn new(
         config: &FairnessConfig,
         compat: Compat,
         seats: impl Iterator<Item = u32>,
         index: &Arc<Index>,
+        old: Option<&Rules>,
     ) -> Self {
         // Workspaces inherit the operator's objects; no two of them see the same UIDs.
         let profile = Profile::compile(&config.flow_schemas, &config.priority_levels).inherited();
@@ -46,31 +48,20 @@ impl Rules {
         };
         let classes: Arc<[_]> = config.classes.as_slice().into();
         let level = |at: u16| profile.levels().get(usize::from(at)).map_or("", |level| &level.name);
-        let flows =
-            profile.flow_schemas().iter().map(|s| Arc::new(FlowMetrics::new(level(s.level), &s.name))).collect();
+        let flow = |level: &str, flow_schema: &str| {
+            let same = |o: &&Arc<FlowMetrics>| *o.level == *level && *o.flow_schema == *flow_schema;
+            let old = old.and_then(|old| old.flows.iter().find(same));
+            old.cloned().unwrap_or_else(|| Arc::new(FlowMetrics::new(level, flow_schema)))
+        };
+        let flows = profile.flow_schemas().iter().map(|s| flow(level(s.level), &s.name)).collect();
         Self {
             seats_max: seats.map(ceilings).collect(),
             profile: Arc::new(profile),
-            rates: Rates::new(classes.clone(), index).map(Arc::new),
+            rates: Rates::new(classes.clone(), index, old.and_then(|old| old.rates.as_deref())).map(Arc::new),
             classes,
             uids: UidHeaders::default(),
             flows,
         }
-    }
-
-    /// The same with the limiters of `old` if the classes are the same: whoever has used up a rate has not got it back.
-    /// FlowSchemas that stay keep their counts.
-    fn after(mut self, old: &Self) -> Self {
-        for flow in &mut self.flows {
-            let same = |o: &&Arc<FlowMetrics>| o.level == flow.level && o.flow_schema == flow.flow_schema;
-            if let Some(old) = old.flows.iter().find(same) {
-                *flow = old.clone();
-            }
-        }
-        if self.classes == old.classes {
-            self.rates.clone_from(&old.rates);
-        }
-        self
     }
 
     /// What is observed of a FlowSchema's requests.
@@ -121,7 +112,7 @@ struct Refused {
 impl Fairness {
     pub(crate) fn new(config: &FairnessConfig, compat: Compat, shards: &[ShardOptions], index: &Arc<Index>) -> Self {
         let seats: Box<[u32]> = shards.iter().map(|s| s.seats).collect();
-        let rules = Rules::new(config, compat, seats.iter().copied(), index);
+        let rules = Rules::new(config, compat, seats.iter().copied(), index, None);
         let (file, sha256) = names(config.source.as_ref());
         let status = Status { file, sha256, generation: 1, in_force_since: now(), last_error: None };
         Self { rules: Arc::new(ArcSwap::from_pointee(rules)), compat, seats, status: Mutex::new(status) }
@@ -139,10 +130,9 @@ impl Fairness {
     /// Puts another configuration in force, then lets `follow` bring the gates after it. The flag says whether the
     /// classes are others.
     pub(crate) fn replace(&self, config: &FairnessConfig, index: &Arc<Index>, follow: impl FnOnce(&Rules, bool)) {
-        let rules = Rules::new(config, self.compat, self.seats.iter().copied(), index);
         let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.rules();
-        let rules = Arc::new(rules.after(&old));
+        let rules = Arc::new(Rules::new(config, self.compat, self.seats.iter().copied(), index, Some(&old)));
         self.rules.store(rules.clone());
         follow(&rules, rules.classes != old.classes);
         (status.file, status.sha256) = names(config.source.as_ref());

@@ -243,7 +243,7 @@ impl Feed {
                 return index.remove_workspace(self.shard, cluster, &object.metadata.name);
             };
             if let Some(child) = index.put_workspace(self.shard, cluster, &object.metadata.name, workspace) {
-                self.core.forget_rates(&child);
+                self.core.reclassify_rates(&child);
                 // The child may live on any shard.
                 self.core.shards.iter().filter_map(|s| s.gate.as_ref()).for_each(|g| g.reclassify_workspace(&child));
             }
@@ -259,7 +259,7 @@ impl Feed {
                 }
                 News::Changed => {
                     gate.reclassify_workspace(cluster);
-                    self.core.forget_rates(cluster);
+                    self.core.reclassify_rates(cluster);
                 }
                 News::Nothing => {}
             }
