@@ -22,6 +22,7 @@ use tokio::{sync::mpsc::UnboundedSender, task::JoinSet};
 
 const SEATS: u32 = 4;
 const WAITING: &str = "apiserver_flowcontrol_current_inqueue_requests";
+const EXECUTING: &str = "apiserver_flowcontrol_current_executing_requests";
 const IN_USE: &str = "apiserver_flowcontrol_current_executing_seats";
 
 fn parse(text: &str) -> FairnessConfig {
@@ -80,10 +81,17 @@ fn variants() -> Vec<FairnessConfig> {
     .collect()
 }
 
-/// The sum of a metric's series.
-async fn metric(gateway: &Gateway, name: &str) -> f64 {
+async fn metrics(gateway: &Gateway) -> String {
     let ask = "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
-    let text = raw(gateway.admin_address(), ask.as_bytes(), |_| false).await;
+    raw(gateway.admin_address(), ask.as_bytes(), |_| false).await
+}
+
+async fn metric(gateway: &Gateway, name: &str) -> f64 {
+    sum(&metrics(gateway).await, name)
+}
+
+/// The sum of a metric's series.
+fn sum(text: &str, name: &str) -> f64 {
     let lines = text.lines().filter(|l| l.starts_with(name) && !l.starts_with(&format!("{name}_")));
     lines.map(|l| l.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
 }
@@ -242,6 +250,11 @@ async fn waiting_requests_stay_when_their_level_goes_or_shrinks() {
         let running = held.running();
         metric_becomes(&gateway, WAITING, (CLIENTS - running) as f64).await;
         gateway.reload_fairness(&parse(&after));
+        // Whoever waits or runs is still shown, under the level that is gone too.
+        let text = metrics(&gateway).await;
+        let shown = |at: &str| sum(&text, &format!("{WAITING}{at}")) + sum(&text, &format!("{EXECUTING}{at}"));
+        assert_eq!(shown(""), CLIENTS as f64, "{after}");
+        assert_eq!(shown("{priority_level=\"all\""), CLIENTS as f64, "{after}\n{text}");
         for _ in 0..CLIENTS {
             eventually("somebody runs", || held.running() > 0).await;
             assert!(held.running() <= SEATS as usize);

@@ -11,7 +11,7 @@ use std::{
 use apiserver_api::ClusterName;
 
 use super::{Gate, state::State};
-use crate::{Profile, scheduler::LevelSeats};
+use crate::{Profile, profile::FlowSchema, scheduler::LevelSeats};
 
 /// Why requests went unserved, in the order of [`FlowStats::rejected`]: the `reason` labels of
 /// `apiserver_flowcontrol_rejected_requests_total`, and two of ours.
@@ -161,6 +161,10 @@ impl Flow {
         self.wait_sum_ns = self.wait_sum_ns.saturating_add(ns);
     }
 
+    fn is(&self, (level, flow_schema): (&str, &str)) -> bool {
+        *self.level == *level && *self.flow_schema == *flow_schema
+    }
+
     /// Whether it is not in force, and no request is charged to it any more.
     fn is_done(&self) -> bool {
         let open = self.waiting_requests + self.executing_requests + self.executing_seats;
@@ -202,23 +206,26 @@ impl FlowTable {
     }
 
     /// Puts a profile's pairs in force. Gives the places that belong to another pair than before.
-    pub(super) fn set_profile(&mut self, profile: &Profile) -> Vec<u32> {
+    pub(super) fn set_profile<'p>(&mut self, profile: &'p Profile) -> Vec<u32> {
+        let pair = |schema: &'p FlowSchema| {
+            let level = profile.levels().get(usize::from(schema.level)).map_or("", |level| &*level.name);
+            (level, &*schema.name)
+        };
+        // Who stays is known before anybody new looks for a place.
+        for flow in &mut self.flows {
+            flow.in_force = profile.flow_schemas().iter().any(|schema| flow.is(pair(schema)));
+        }
         let mut replaced = Vec::new();
         self.of_schema.clear();
-        self.flows.iter_mut().for_each(|flow| flow.in_force = false);
-        for schema in profile.flow_schemas() {
-            let level = profile.levels().get(usize::from(schema.level)).map_or("", |level| &*level.name);
-            let same = |flow: &Flow| *flow.level == *level && *flow.flow_schema == *schema.name;
-            let at = self.flows.iter().position(same);
+        for (level, flow_schema) in profile.flow_schemas().iter().map(pair) {
+            let at = self.flows.iter().position(|flow| flow.is((level, flow_schema)));
             let at = at.unwrap_or_else(|| {
-                let new = Flow { level: level.into(), flow_schema: (*schema.name).into(), ..Flow::default() };
+                let new =
+                    Flow { level: level.into(), flow_schema: flow_schema.into(), in_force: true, ..Flow::default() };
                 let at = self.place(new);
                 replaced.push(at as u32);
                 at
             });
-            if let Some(flow) = self.flows.get_mut(at) {
-                flow.in_force = true;
-            }
             self.of_schema.push(at as u32);
         }
         replaced

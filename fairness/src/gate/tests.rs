@@ -319,6 +319,21 @@ async fn a_new_profile_serves_who_waits_in_a_level_that_is_gone() {
     assert!(old.dispatched > 0 && !old.in_force, "counters outlive it");
 }
 
+#[test]
+fn counters_of_pairs_that_stay_do_not_jump_when_others_come() {
+    let (few, many) = (&PROFILES[1], &PROFILES[0]);
+    let mut table = stats::FlowTable::new(few);
+    for n in 0..few.flow_schemas().len() as u16 {
+        let at = table.of(n);
+        table.at(at).counters.dispatched = 1 + u64::from(n);
+    }
+    table.set_profile(many);
+    for (n, schema) in (1..).zip(few.flow_schemas()) {
+        let at = table.named(&few.levels()[usize::from(schema.level)].name, &schema.name);
+        assert_eq!(table.at(at).counters.dispatched, n, "{}", schema.name);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_stale_classification_is_read_by_name() {
     let (gate, a) = (gate(10), workspace("a"));
