@@ -18,6 +18,9 @@ use std::{
 use common::{Dev, PATIENCE};
 use serde_json::Value;
 
+/// So few that clients wait for them.
+const SEATS: &str = "2";
+
 /// A file with one more level than the mandatory ones; its users are everybody but the administrator's.
 fn fairness(level: &str, shares: u32) -> String {
     format!(
@@ -76,7 +79,7 @@ fn start(directory: &Path) -> Dev {
     let gateway = "apiVersion: fairgate.dev/v1alpha1\nkind: GatewayConfiguration\nfairness: { file: fairness.yaml }\n";
     let config = directory.join("gateway.yaml");
     fs::write(&config, gateway).unwrap();
-    Dev::start(&directory.join("data"), &["--config", config.to_str().unwrap()])
+    Dev::start(&directory.join("data"), &["--config", config.to_str().unwrap(), "--seats", SEATS])
 }
 
 async fn admin(dev: &Dev, path: &str) -> String {
@@ -94,6 +97,11 @@ async fn becomes(dev: &Dev, path: &str, what: &str, wanted: impl Fn(&str) -> boo
         assert!(tokio::time::Instant::now() < deadline, "{what}:\n{text}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// The value of a series in the text of `/metrics`; 0 without it.
+fn value(text: &str, series: &str) -> u32 {
+    text.lines().find_map(|line| line.strip_prefix(series)).map_or(0, |n| n.trim().parse().unwrap())
 }
 
 fn hang_up(dev: &Dev) {
@@ -132,13 +140,29 @@ async fn every_way_to_change_the_file_is_noticed_and_wrong_files_are_refused() {
     assert_eq!(admin(&dev, "/readyz").await, "ok");
     fs::write(place.join("fairness.yaml"), fairness("written", 10)).unwrap();
     level("written").await;
+    // A writer that is interrupted, and one that is slow: what is there is refused until it is whole.
+    let whole = fairness("whole", 10);
+    let (half, rest) = whole.split_at(whole.find("queueLengthLimit").unwrap());
+    for (text, why) in [(half, "is not YAML"), ("", "is empty"), ("# soon\n", "is empty")] {
+        fs::write(place.join("fairness.yaml"), text).unwrap();
+        becomes(&dev, "/configz", why, |text| text.contains(why)).await;
+    }
+    fs::write(place.join("fairness.yaml"), [half, rest].concat()).unwrap();
+    level("whole").await;
+    // It is away for a moment.
+    fs::remove_file(place.join("fairness.yaml")).unwrap();
+    becomes(&dev, "/configz", "missing", |text| text.contains("cannot be read")).await;
+    let text = level("whole").await;
+    assert!(text.contains("fairgate_config_reloads_total{outcome=\"refused\"}"), "{text}");
+    rename_over(place, &whole);
+    becomes(&dev, "/configz", "there again", |text| text.contains("\"lastError\": null")).await;
     rename_over(place, &fairness("signalled", 10));
     hang_up(&dev);
     level("signalled").await;
     assert_eq!(dev.interrupt(), Some(0));
 }
 
-/// Requests of the kind that reloads could hurt: each must be answered, by what it asked for.
+/// Requests of users without privileges, who wait for two seats: each must be answered, by what it asked for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_request_is_lost_while_the_file_changes_all_the_time() {
     const CHANGES: u32 = 60;
@@ -148,12 +172,18 @@ async fn no_request_is_lost_while_the_file_changes_all_the_time() {
     let dev = start(place);
     let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let mut clients = tokio::task::JoinSet::new();
-    for n in 0..8 {
+    for n in 0..16 {
         let (client, stop, answered) = (dev.client(), stop.clone(), answered.clone());
         let url = format!("{}/clusters/root/api/v1/namespaces/default", dev.gateway);
         clients.spawn(async move {
             while !stop.load(Relaxed) {
-                let answer = client.get(&url).send().await.unwrap_or_else(|e| panic!("client {n}: {e}"));
+                let answer = client
+                    .get(&url)
+                    .header("impersonate-user", format!("user-{n}"))
+                    .header("impersonate-group", "system:kcp:admin")
+                    .send()
+                    .await
+                    .unwrap_or_else(|e| panic!("client {n}: {e}"));
                 let (status, text) = (answer.status(), answer.text().await.unwrap());
                 assert_eq!(status, 200, "{text}");
                 assert!(text.contains("\"name\":\"default\""), "{text}");
@@ -175,6 +205,9 @@ async fn no_request_is_lost_while_the_file_changes_all_the_time() {
         if n % 3 == 0 {
             hang_up(&dev);
         }
+        let text = admin(&dev, "/metrics").await;
+        let in_use = value(&text, "fairgate_shard_seats_in_use{shard=\"root\"} ");
+        assert!(in_use <= SEATS.parse().unwrap(), "{in_use} seats in use");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     rename_over(place, &fairness("last", 7));
@@ -184,10 +217,9 @@ async fn no_request_is_lost_while_the_file_changes_all_the_time() {
         done.unwrap();
     }
     assert!(answered.load(Relaxed) > u64::from(CHANGES), "{answered:?}");
-    let count = |outcome: &str| {
-        let name = format!("fairgate_config_reloads_total{{outcome=\"{outcome}\"}} ");
-        text.lines().find_map(|l| l.strip_prefix(&*name)).map_or(0, |n| n.parse::<u32>().unwrap())
-    };
+    let waited = value(&text, "fairgate_request_phase_seconds_count{phase=\"wait\"} ");
+    assert!(waited > CHANGES, "only {waited} requests waited");
+    let count = |outcome: &str| value(&text, &format!("fairgate_config_reloads_total{{outcome=\"{outcome}\"}} "));
     assert!(
         count("applied") > 10 && count("refused") > 2,
         "{} applied, {} refused",

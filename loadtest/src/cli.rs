@@ -73,6 +73,17 @@ pub(crate) struct NoisyNeighbour {
     /// Time before that, not measured
     #[arg(long, default_value = "2s", value_parser = duration)]
     pub(crate) warmup: Duration,
+    /// Priority levels that each tenant keeps busy: its requests come in turn from users whom Kubernetes' FlowSchemas
+    /// put into global-default, workload-low and workload-high
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3))]
+    pub(crate) levels: u32,
+    /// Rewrite the fairness.yaml of the fairgate that is started so often while the load runs: levels come and go, shares and
+    /// classes change, every fifth content is faulty
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=50), conflicts_with = "kubeconfig")]
+    pub(crate) reload_per_second: Option<u32>,
+    /// Exit with 1 when some request had no answer, or another one than 2xx or 429 (fairness on)
+    #[arg(long)]
+    pub(crate) assert_answers: bool,
     /// Exit with 1 when some victim's p99 with the flood is over R times its p99 without (fairness on)
     #[arg(long, value_name = "R", value_parser = ratio)]
     pub(crate) assert_victim_p99_ratio: Option<f64>,

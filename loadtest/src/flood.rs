@@ -21,25 +21,43 @@ const BROKEN: Duration = Duration::from_millis(100);
 pub(crate) struct Flood {
     pub(crate) traffic: Traffic,
     pub(crate) polite: bool,
+    /// How long answers are waited for after the time is over.
+    pub(crate) grace: Duration,
 }
 
 impl Flood {
-    /// Floods until the time is over. Runs inside a `LocalSet`.
-    pub(crate) async fn run(self, timing: Timing, connections: Vec<Connection>) -> Stats {
-        let stats = Rc::new(RefCell::new(Stats::default()));
+    /// Floods until the time is over, then waits for the rest; the result is by level. Runs inside a `LocalSet`.
+    pub(crate) async fn run(self, timing: Timing, connections: Vec<Connection>) -> Vec<Stats> {
+        let stats = Rc::new(RefCell::new(vec![Stats::default(); self.traffic.levels()]));
+        let give_up_at = (timing.until + self.grace).into();
         let flood = Rc::new(self);
         let mut loops = JoinSet::new();
         for (number, connection) in (0..).zip(connections) {
             loops.spawn_local(Rc::clone(&flood).one(timing, number, connection, Rc::clone(&stats)));
         }
-        let _ = timeout_at(timing.until.into(), async { while loops.join_next().await.is_some() {} }).await;
-        drop(loops);
+        let _ = timeout_at(give_up_at, async { while loops.join_next().await.is_some() {} }).await;
+        drop(loops); // what is not answered by now shows as dropped
         stats.take()
     }
 
-    async fn one(self: Rc<Self>, timing: Timing, number: u64, mut connection: Connection, stats: Rc<RefCell<Stats>>) {
+    async fn one(
+        self: Rc<Self>,
+        timing: Timing,
+        number: u64,
+        mut connection: Connection,
+        stats: Rc<RefCell<Vec<Stats>>>,
+    ) {
         for sequence in 0.. {
             let sent = Instant::now();
+            if sent >= timing.until {
+                return;
+            }
+            let count = |f: &dyn Fn(&mut Stats)| {
+                if sent >= timing.measured_from {
+                    stats.borrow_mut().get_mut(self.traffic.level(number)).into_iter().for_each(f);
+                }
+            };
+            count(&|s| (s.offered, s.sent) = (s.offered + 1, s.sent + 1));
             let answer = connection.exchange(self.traffic.request(number, sequence)).await;
             let done = Instant::now();
             let pause = match &answer {
@@ -49,24 +67,18 @@ impl Flood {
                 }
                 Ok(_) => Duration::ZERO,
             };
-            if done >= timing.measured_from {
-                let mut stats = stats.borrow_mut();
-                stats.offered += 1;
-                stats.sent += 1;
-                match answer {
-                    Ok(answer) if answer.status.is_success() => stats.succeeded(done - sent, done - sent),
-                    Ok(answer) if answer.status == StatusCode::TOO_MANY_REQUESTS => {
-                        stats.rejections += 1;
-                        stats.refused += 1;
-                    }
-                    Ok(answer) => stats.failed(|| format!("status {}", answer.status)),
-                    Err(error) => stats.failed(|| format!("{error:#}")),
+            count(&|s| match &answer {
+                Ok(answer) if answer.status.is_success() => s.succeeded(done - sent, done - sent),
+                Ok(answer) if answer.status == StatusCode::TOO_MANY_REQUESTS => {
+                    (s.rejections, s.refused) = (s.rejections + 1, s.refused + 1);
                 }
-            }
+                Ok(answer) => s.failed(|| format!("status {}", answer.status)),
+                Err(error) => s.failed(|| format!("{error:#}")),
+            });
             if pause.is_zero() {
                 tokio::task::yield_now().await;
             } else {
-                sleep(pause).await;
+                let _ = timeout_at(timing.until.into(), sleep(pause)).await;
             }
         }
     }
@@ -81,11 +93,15 @@ mod tests {
 
     async fn run(stub: &Stub, polite: bool, length_ms: u64) -> crate::stats::Summary {
         let endpoint = stub.endpoint();
-        let flood = Flood { traffic: Traffic::new(&endpoint, "a", RequestKind::List, 1).unwrap(), polite };
+        let flood = Flood {
+            traffic: Traffic::new(&endpoint, "a", RequestKind::List, 1, 1).unwrap(),
+            polite,
+            grace: Duration::from_secs(10),
+        };
         let connections = open_all(&endpoint, 5).await;
         let start = Instant::now();
         let timing = Timing { start, measured_from: start, until: start + Duration::from_millis(length_ms) };
-        LocalSet::new().run_until(flood.run(timing, connections)).await.summary("flood")
+        Stats::sum(&LocalSet::new().run_until(flood.run(timing, connections)).await).summary("flood")
     }
 
     #[tokio::test]

@@ -19,29 +19,45 @@ const START_MAX: Duration = Duration::from_secs(30);
 /// Lines of its log that are shown when it does not start.
 const LOG_LINES: usize = 20;
 
+const GATEWAY: &str =
+    "apiVersion: fairgate.dev/v1alpha1\nkind: GatewayConfiguration\nfairness: { file: fairness.yaml }\n";
+
 /// Killed, and its directory removed, when it is dropped.
 pub(crate) struct Instance {
     child: Child,
     directory: TempDir,
+    /// The address of the operators; empty until it serves.
+    admin: String,
 }
 
 impl Instance {
-    /// Starts a fairgate and waits until it serves.
+    /// Starts a fairgate and waits until it serves. With a fairness file it has one, for [`Instance::fairness_file`].
     ///
     /// # Errors
     /// It cannot be run, ended, or did not say where it listens in time; with the end of its log.
-    pub(crate) async fn start(binary: &Path, seats: u32, fairness: bool) -> anyhow::Result<Self> {
+    pub(crate) async fn start(
+        binary: &Path,
+        seats: u32,
+        fairness: bool,
+        fairness_file: Option<&str>,
+    ) -> anyhow::Result<Self> {
         let directory = tempfile::Builder::new().prefix("fairgate-loadtest-").tempdir()?;
         let log = std::fs::File::create(directory.path().join("log"))?;
         let mut command = Command::new(binary);
         command.arg("dev").arg("--data-dir").arg(directory.path().join("data"));
         command.args(["--port", "0", "--admin-port", "0", "--seats", &seats.to_string()]);
+        if let Some(content) = fairness_file {
+            std::fs::write(directory.path().join("fairness.yaml"), content)?;
+            let gateway = directory.path().join("gateway.yaml");
+            std::fs::write(&gateway, GATEWAY)?;
+            command.arg("--config").arg(gateway);
+        }
         if !fairness {
             command.arg("--no-fairness");
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).kill_on_drop(true);
         let child = command.spawn().with_context(|| format!("cannot run {}", binary.display()))?;
-        let mut instance = Self { child, directory };
+        let mut instance = Self { child, directory, admin: String::new() };
         match timeout(START_MAX, instance.serving()).await {
             Ok(Ok(())) => Ok(instance),
             Ok(Err(error)) => Err(error.context(instance.log_tail())),
@@ -52,6 +68,21 @@ impl Instance {
     /// The administrator's kubeconfig.
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.directory.path().join("data/admin.kubeconfig")
+    }
+
+    /// Where its fairness.yaml is.
+    pub(crate) fn fairness_file(&self) -> PathBuf {
+        self.directory.path().join("fairness.yaml")
+    }
+
+    /// Process id; `None` when it has ended.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// The URL of the operators' address.
+    pub(crate) fn admin(&self) -> &str {
+        &self.admin
     }
 
     /// Resident memory in bytes, where the system tells.
@@ -77,7 +108,9 @@ impl Instance {
                 bail!("it ended with {status} before it served");
             };
             gateway |= line.starts_with("gateway:");
-            admin |= line.starts_with("admin:");
+            if let Some(address) = line.strip_prefix("admin:") {
+                (admin, self.admin) = (true, address.trim().to_owned());
+            }
         }
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         Ok(())
@@ -127,7 +160,7 @@ mod tests {
             "[ \"$*\" = \"dev --data-dir $3 --port 0 --admin-port 0 --seats 8 --no-fairness\" ] || exit 3\n\
              echo 'gateway: https://127.0.0.1:1'; echo 'admin: http://127.0.0.1:2'; exec sleep 1000",
         );
-        let instance = Instance::start(&binary, 8, false).await.unwrap();
+        let instance = Instance::start(&binary, 8, false, None).await.unwrap();
         let directory = instance.directory.path().to_owned();
         assert!(instance.memory().is_some_and(|bytes| bytes > 0) && directory.exists());
         instance.stop().await.unwrap();
@@ -138,9 +171,9 @@ mod tests {
     async fn when_it_does_not_start_its_log_is_shown() {
         let place = tempfile::tempdir().unwrap();
         let binary = script(&place, "echo 'gateway: x'; echo 'the disk is full' >&2; exit 1");
-        let error = format!("{:#}", Instance::start(&binary, 8, true).await.err().unwrap());
+        let error = format!("{:#}", Instance::start(&binary, 8, true, None).await.err().unwrap());
         assert!(error.contains("the disk is full") && error.contains("exit status: 1"), "{error}");
-        let missing = Instance::start(&place.path().join("none"), 8, true).await.err().unwrap();
+        let missing = Instance::start(&place.path().join("none"), 8, true, None).await.err().unwrap();
         assert!(format!("{missing:#}").contains("cannot run"));
     }
 }

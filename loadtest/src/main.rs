@@ -13,6 +13,7 @@ mod noisy_neighbour;
 mod open_loop;
 mod phase;
 mod progress;
+mod reload;
 mod report;
 mod schedule;
 mod stats;

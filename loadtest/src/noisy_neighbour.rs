@@ -17,6 +17,7 @@ use crate::{
     kubeconfig,
     phase::{self, Tenants},
     progress::Progress,
+    reload::{self, Reloader},
     report::{Report, Run, ratios},
 };
 
@@ -30,6 +31,7 @@ pub(crate) async fn run(args: &NoisyNeighbour, stop: &CancellationToken) -> anyh
         setting: setting(args),
         runs: Vec::new(),
         ratio_limit: args.assert_victim_p99_ratio,
+        assert_answers: args.assert_answers,
         failures: Vec::new(),
         residue: Vec::new(),
     };
@@ -66,7 +68,7 @@ fn setting(args: &NoisyNeighbour) -> String {
     };
     format!(
         "{server}; {} workspaces below root (flat), {} objects each; flood: {} connections, {:?}, {:?}; victims: {} at {}/s each, \
-         {:?}, {:?}; {:?} per phase after {:?} of warm-up",
+         {:?}, {:?}; {:?} per phase after {:?} of warm-up; {} level(s)",
         args.victims + 1,
         args.objects,
         args.flood_connections,
@@ -78,6 +80,7 @@ fn setting(args: &NoisyNeighbour) -> String {
         args.victim_manners,
         args.duration,
         args.warmup,
+        args.levels,
     )
 }
 
@@ -91,15 +94,22 @@ async fn against_own(
 ) -> anyhow::Result<Run> {
     let title = if fairness { "fairness on" } else { "fairness off" };
     progress.step(&format!("{title}: starting {}", binary.display()));
-    let starting = Instance::start(binary, args.seats, fairness);
+    let rate = args.reload_per_second.filter(|_| fairness);
+    let content = rate.map(|_| reload::content(0));
+    let starting = Instance::start(binary, args.seats, fairness, content.as_deref());
     let instance = stop.run_until_cancelled(starting).await.context("interrupted")??;
     let run = async {
         let endpoint = Arc::new(kubeconfig::load(&instance.kubeconfig())?);
         let tenants = tenants(args);
         make_all(args, &endpoint, &tenants, title, progress, stop).await?;
         let memory_before = instance.memory();
+        let reloader = rate.map(|rate| Reloader::start(&instance, rate)).transpose()?;
         let run = phases(args, &endpoint, &tenants, title, progress, stop).await?;
-        anyhow::Ok(Run { memory_before, memory_after: instance.memory(), ..run })
+        let reloads = match reloader {
+            Some(reloader) => Some(reloader.stop(&instance).await?),
+            None => None,
+        };
+        anyhow::Ok(Run { memory_before, memory_after: instance.memory(), reloads, ..run })
     };
     let run = run.await;
     instance.stop().await?;
@@ -172,6 +182,8 @@ async fn phases(
         ratios: ratios(&alone.victims, &flooded),
         baseline: alone.victims,
         flooded,
+        levels: both.levels,
+        reloads: None,
         memory_before: None,
         memory_after: None,
     })

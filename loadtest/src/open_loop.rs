@@ -56,21 +56,26 @@ impl Victim {
     }
 
     /// Sends what is due until the slots end, then waits for the rest. `offered` is the number of measured requests
-    /// that the schedule asks for. Runs inside a `LocalSet`.
+    /// that the schedule asks for. The result is by level: what was never handed out counts in the first. Runs inside a
+    /// `LocalSet`.
     pub(crate) async fn run(
         self,
         timing: Timing,
         offered: u64,
         connections: Vec<Connection>,
         mut slots: mpsc::Receiver<Slot>,
-    ) -> Stats {
-        let stats = Rc::new(RefCell::new(Stats::offering(offered)));
+    ) -> Vec<Stats> {
+        let stats = Rc::new(RefCell::new(vec![Stats::default(); self.traffic.levels()]));
         let pool = Rc::new(Pool { permits: Semaphore::new(connections.len()), idle: RefCell::new(connections) });
         let give_up_at = (timing.until + self.grace).into();
         let victim = Rc::new(self);
         let mut under_way = JoinSet::new();
         while let Ok(Some(slot)) = timeout_at(give_up_at, slots.recv()).await {
             while under_way.try_join_next().is_some() {}
+            if slot.due >= timing.measured_from {
+                let level = victim.traffic.level(slot.number);
+                stats.borrow_mut().get_mut(level).into_iter().for_each(|s| s.offered += 1);
+            }
             if under_way.len() < UNDER_WAY_MAX {
                 let request = Rc::clone(&victim).request(
                     slot,
@@ -83,14 +88,17 @@ impl Victim {
         }
         let _ = timeout_at(give_up_at, async { while under_way.join_next().await.is_some() {} }).await;
         drop(under_way); // what is not answered by now stays unaccounted and shows as dropped
-        stats.take()
+        let mut stats = stats.take();
+        let handed_out: u64 = stats.iter().map(|s| s.offered).sum();
+        stats.first_mut().into_iter().for_each(|s| s.offered += offered.saturating_sub(handed_out));
+        stats
     }
 
     /// One request from due to done, with its retries.
-    async fn request(self: Rc<Self>, slot: Slot, measured: bool, pool: Rc<Pool>, stats: Rc<RefCell<Stats>>) {
+    async fn request(self: Rc<Self>, slot: Slot, measured: bool, pool: Rc<Pool>, stats: Rc<RefCell<Vec<Stats>>>) {
         let count = |f: &dyn Fn(&mut Stats)| {
             if measured {
-                f(&mut stats.borrow_mut());
+                stats.borrow_mut().get_mut(self.traffic.level(slot.number)).into_iter().for_each(f);
             }
         };
         for attempt in 1..=ATTEMPTS_MAX {
@@ -166,7 +174,7 @@ mod tests {
         meanwhile: impl Future<Output = ()>,
     ) -> Stats {
         let endpoint = stub.endpoint();
-        let traffic = Traffic::new(&endpoint, "a", RequestKind::Get, 1).unwrap();
+        let traffic = Traffic::new(&endpoint, "a", RequestKind::Get, 1, 1).unwrap();
         let grace = Duration::from_secs(20);
         let mut victim = Victim { endpoint, traffic, connections: 4, polite: true, grace };
         change(&mut victim);
@@ -183,7 +191,7 @@ mod tests {
         };
         let offered = schedule.per_sender();
         let victim = victim.run(timing, offered, connections, slots);
-        LocalSet::new().run_until(async { tokio::join!(victim, pacing, meanwhile).0 }).await
+        Stats::sum(&LocalSet::new().run_until(async { tokio::join!(victim, pacing, meanwhile).0 }).await)
     }
 
     /// LT-01, shortened: a stall shows in full, though only four requests were ever waiting in the server.

@@ -24,7 +24,7 @@ use crate::{
     open_loop::{Victim, open_all},
     schedule::{Schedule, Slot, Timing, pace},
     stats::{Stats, Summary},
-    traffic::Traffic,
+    traffic::{LEVELS, Traffic},
 };
 
 /// How long answers are waited for after the last request was due.
@@ -49,6 +49,8 @@ impl Tenants {
 pub(crate) struct Outcome {
     pub(crate) victims: Vec<Summary>,
     pub(crate) flood: Option<Summary>,
+    /// All victims, then the flood, by level; empty when there is one.
+    pub(crate) levels: Vec<Summary>,
 }
 
 /// Runs a phase. Ends early, with an error, when `stop` is cancelled.
@@ -80,9 +82,17 @@ pub(crate) async fn run(
     };
     pacer.join().map_err(|_| anyhow::anyhow!("the pacer panicked"))?;
     Ok(Outcome {
-        victims: victims.iter().zip(1..).map(|(stats, n)| stats.summary(&format!("victim-{n}"))).collect(),
-        flood: flood.map(|stats| stats.summary("flood")),
+        levels: by_level("victims", &victims).chain(by_level("flood", flood.as_slice())).collect(),
+        victims: victims.iter().zip(1..).map(|(by, n)| Stats::sum(by).summary(&format!("victim-{n}"))).collect(),
+        flood: flood.map(|by| Stats::sum(&by).summary("flood")),
     })
+}
+
+/// Tenants as one, by level.
+fn by_level<'a>(who: &'a str, tenants: &'a [Vec<Stats>]) -> impl Iterator<Item = Summary> + 'a {
+    let several = tenants.first().is_some_and(|levels| levels.len() > 1);
+    let levels = LEVELS.iter().enumerate().filter(move |(n, _)| several && tenants.iter().any(|t| t.len() > *n));
+    levels.map(move |(n, level)| Stats::sum(tenants.iter().filter_map(|t| t.get(n))).summary(&format!("{who} {level}")))
 }
 
 /// Where all threads wait until each has its connections.
@@ -139,11 +149,11 @@ fn start_victims(
     tenants: &Tenants,
     line: &StartingLine,
     stop: &CancellationToken,
-) -> anyhow::Result<(Slots, Pending<Vec<Stats>>)> {
+) -> anyhow::Result<(Slots, Pending<Vec<Vec<Stats>>>)> {
     let victim = |workspace: &String| {
         anyhow::Ok(Victim {
             endpoint: Arc::clone(endpoint),
-            traffic: Traffic::new(endpoint, workspace, args.victim_request, args.objects)?,
+            traffic: Traffic::new(endpoint, workspace, args.victim_request, args.objects, args.levels)?,
             connections: args.victim_connections as usize,
             polite: args.victim_manners == Manners::Polite,
             grace: GRACE,
@@ -181,15 +191,15 @@ fn start_flood(
     tenants: &Tenants,
     line: &StartingLine,
     stop: &CancellationToken,
-) -> anyhow::Result<Pending<Stats>> {
-    let traffic = Traffic::new(endpoint, &tenants.flood, args.request, args.objects)?;
-    let flood = Flood { traffic, polite: args.flood_manners == Manners::Polite };
+) -> anyhow::Result<Pending<Vec<Stats>>> {
+    let traffic = Traffic::new(endpoint, &tenants.flood, args.request, args.objects, args.levels)?;
+    let flood = Flood { traffic, polite: args.flood_manners == Manners::Polite, grace: GRACE };
     let (place, endpoint, count) = (line.place(), Arc::clone(endpoint), args.flood_connections as usize);
     on_thread("flood", stop, move || async move {
         let connections = open_all(&endpoint, count).await;
         match place.await {
             Some(timing) => flood.run(timing, connections).await,
-            None => Stats::default(),
+            None => Vec::new(),
         }
     })
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use crate::stats::Summary;
+use crate::{reload::Reloads, stats::Summary};
 
 /// Share of a victim's requests that may be dropped before the run counts as failed.
 const DROPPED_MAX: f64 = 0.001;
@@ -18,6 +18,8 @@ pub(crate) struct Report {
     pub(crate) setting: String,
     pub(crate) runs: Vec<Run>,
     pub(crate) ratio_limit: Option<f64>,
+    /// Whether each request must have an answer, and that be 2xx or 429.
+    pub(crate) assert_answers: bool,
     /// What stands against success; empty when all is well.
     pub(crate) failures: Vec<String>,
     /// Workspaces that could not be removed.
@@ -34,6 +36,11 @@ pub(crate) struct Run {
     pub(crate) baseline: Vec<Summary>,
     /// The victims while the flood lasts, and the flood behind them.
     pub(crate) flooded: Vec<Summary>,
+    /// The same as `flooded` by level: all victims, then the flood.
+    pub(crate) levels: Vec<Summary>,
+    /// What became of the rewritten configurations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reloads: Option<Reloads>,
     /// p99 with the flood over p99 alone, one per victim.
     pub(crate) ratios: Vec<f64>,
     /// Resident memory of a server that was started for the run, in bytes.
@@ -64,7 +71,14 @@ impl Report {
                     summary.tenant, summary.dropped, summary.offered
                 ));
             }
+            if self.assert_answers && (summary.other > 0 || summary.dropped > 0) {
+                failures.push(format!(
+                    "{} {phase}: of {} requests {} had another answer than 2xx or 429, and {} had none",
+                    summary.tenant, summary.offered, summary.other, summary.dropped
+                ));
+            }
         }
+        failures.extend(run.reloads.as_ref().and_then(Reloads::failure));
         let limit = self.ratio_limit.unwrap_or(f64::INFINITY);
         for (summary, ratio) in run.baseline.iter().zip(&run.ratios) {
             if self.ratio_limit.is_some() && (*ratio > limit || !ratio.is_finite()) {
@@ -78,15 +92,19 @@ impl Report {
     /// The table and the verdict.
     pub(crate) fn table(&self) -> String {
         let mut out = format!("{}\n\n", self.setting);
-        line(&mut out, "", self.runs.iter().map(|run| format!("  {:<51}", run.title)).collect());
+        let width = self.width();
+        line(&mut out, width, "", self.runs.iter().map(|run| format!("  {:<51}", run.title)).collect());
         let header = format!("{:>8}{:>8}{:>7}{:>6}{:>8}{:>8}{:>8}", "sent", "ok", "429", "other", "p50", "p99", "max");
-        line(&mut out, "tenant", self.runs.iter().map(|_| header.clone()).collect());
+        line(&mut out, width, "tenant", self.runs.iter().map(|_| header.clone()).collect());
         self.section(&mut out, "victims alone", |run| &run.baseline);
         self.section(&mut out, "with the flood", |run| &run.flooded);
+        if self.runs.iter().any(|run| !run.levels.is_empty()) {
+            self.section(&mut out, "with the flood, by level", |run| &run.levels);
+        }
         out.push_str("p99 with the flood / p99 alone\n");
         for (n, summary) in self.runs.iter().take(1).flat_map(|run| run.baseline.iter().enumerate()) {
             let cell = |run: &Run| format!("{:>45}{:>8}", times(run.ratios.get(n).copied()), "");
-            line(&mut out, &format!("  {}", summary.tenant), self.runs.iter().map(cell).collect());
+            line(&mut out, width, &format!("  {}", summary.tenant), self.runs.iter().map(cell).collect());
         }
         out.push_str("\nVictims: open loop, latency counts from the time a request was due. Flood: closed loop.\n");
         self.notes(&mut out);
@@ -94,12 +112,18 @@ impl Report {
         out
     }
 
+    /// Of the first column.
+    fn width(&self) -> usize {
+        let levels = self.runs.iter().flat_map(|run| &run.levels);
+        levels.map(|s| s.tenant.len() + 3).chain([10]).max().unwrap_or_default()
+    }
+
     /// One phase, a line per tenant.
     fn section(&self, out: &mut String, title: &str, of: fn(&Run) -> &[Summary]) {
         let _ = writeln!(out, "{title}");
         for (n, summary) in self.runs.iter().take(1).flat_map(|run| of(run).iter().enumerate()) {
             let cells = self.runs.iter().map(|run| of(run).get(n).map(cells).unwrap_or_default());
-            line(out, &format!("  {}", summary.tenant), cells.collect());
+            line(out, self.width(), &format!("  {}", summary.tenant), cells.collect());
         }
     }
 
@@ -108,6 +132,9 @@ impl Report {
             if let (Some(before), Some(after)) = (run.memory_before, run.memory_after) {
                 let _ =
                     writeln!(out, "{}: {} MiB of memory before, {} MiB after", run.title, before >> 20, after >> 20);
+            }
+            if let Some(reloads) = &run.reloads {
+                let _ = writeln!(out, "{}: {reloads}", run.title);
             }
             for (summary, phase) in
                 run.baseline.iter().map(|s| (s, "alone")).chain(run.flooded.iter().map(|s| (s, "with the flood")))
@@ -142,8 +169,8 @@ impl Report {
 }
 
 /// A line of the table: the first column, then one cell per run.
-fn line(out: &mut String, first: &str, cells: Vec<String>) {
-    let _ = writeln!(out, "{}", format!("{first:<10}{}", cells.join(" |")).trim_end());
+fn line(out: &mut String, width: usize, first: &str, cells: Vec<String>) {
+    let _ = writeln!(out, "{}", format!("{first:<width$}{}", cells.join(" |")).trim_end());
 }
 
 fn times(ratio: Option<f64>) -> String {
@@ -179,8 +206,8 @@ mod tests {
     use crate::stats::Stats;
 
     fn summary(tenant: &str, offered: u64, ok: u64, ms: u64) -> Summary {
-        let mut stats = Stats::offering(offered);
-        stats.sent = offered;
+        let mut stats = Stats::default();
+        (stats.offered, stats.sent) = (offered, offered);
         (0..ok).for_each(|_| stats.succeeded(Duration::from_millis(ms), Duration::from_millis(ms)));
         stats.summary(tenant)
     }
@@ -189,7 +216,8 @@ mod tests {
         let baseline = vec![summary("victim-1", 100, 100, alone_ms)];
         let flooded = vec![summary("victim-1", 100, 100, flooded_ms), summary("flood", 9000, 9000, 80)];
         let ratios = ratios(&baseline, &flooded);
-        Run { title: title.into(), baseline, flooded, ratios, memory_before: None, memory_after: None }
+        let (levels, reloads) = (Vec::new(), None);
+        Run { title: title.into(), baseline, flooded, levels, reloads, ratios, memory_before: None, memory_after: None }
     }
 
     fn report(runs: Vec<Run>, ratio_limit: Option<f64>) -> Report {
@@ -198,6 +226,7 @@ mod tests {
             setting: "a setting".into(),
             runs,
             ratio_limit,
+            assert_answers: false,
             failures: Vec::new(),
             residue: Vec::new(),
         };
@@ -236,6 +265,27 @@ mod tests {
             report(vec![run], None).failures.len()
         };
         assert_eq!((with(10), with(11)), (0, 1));
+    }
+
+    #[test]
+    fn each_missing_answer_counts_when_answers_are_asserted() {
+        let with = |ok: u64, assert_answers: bool| {
+            let mut run = run("fairness on", 2, 2);
+            run.flooded[1] = summary("flood", 10_000, ok, 2);
+            let mut report = Report { assert_answers, ..report(vec![run], None) };
+            report.judge();
+            report.failures.len()
+        };
+        assert_eq!((with(10_000, true), with(9_999, true), with(9_999, false)), (0, 1, 0));
+    }
+
+    #[test]
+    fn reloads_that_are_not_as_the_contents_are_fail_the_run() {
+        let with = |in_force, refused| {
+            let reloads = Some(Reloads { written: 10, faulty: 2, in_force, refused });
+            report(vec![Run { reloads, ..run("fairness on", 2, 2) }], None).failures.len()
+        };
+        assert_eq!((with(8, 2), with(7, 1), with(0, 2), with(9, 2), with(8, 3)), (0, 0, 1, 1, 1));
     }
 
     #[test]

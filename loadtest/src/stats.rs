@@ -52,11 +52,6 @@ impl Default for Stats {
 }
 
 impl Stats {
-    /// Nothing yet, of so many that are to come.
-    pub(crate) fn offering(offered: u64) -> Self {
-        Self { offered, ..Self::default() }
-    }
-
     /// A request ended well, this long after it was due and after it was (last) sent.
     pub(crate) fn succeeded(&mut self, response: Duration, service: Duration) {
         self.ok += 1;
@@ -68,6 +63,23 @@ impl Stats {
     pub(crate) fn failed(&mut self, why: impl FnOnce() -> String) {
         self.other += 1;
         self.example.get_or_insert_with(why);
+    }
+
+    /// Several as one.
+    pub(crate) fn sum<'a>(parts: impl IntoIterator<Item = &'a Self>) -> Self {
+        parts.into_iter().fold(Self::default(), |mut sum, part| {
+            sum.offered += part.offered;
+            sum.sent += part.sent;
+            sum.ok += part.ok;
+            sum.rejections += part.rejections;
+            sum.refused += part.refused;
+            sum.other += part.other;
+            sum.late += part.late;
+            sum.response.add(&part.response).expect("all histograms have the same bounds");
+            sum.service.add(&part.service).expect("all histograms have the same bounds");
+            sum.example = sum.example.or_else(|| part.example.clone());
+            sum
+        })
     }
 
     /// The figures of the report.

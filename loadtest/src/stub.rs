@@ -35,6 +35,7 @@ struct State {
     workspaces: BTreeSet<String>,
     made: usize,
     traffic: usize,
+    connections: usize,
     /// Users other than the workspace's tenant that were seen in tenants' workspaces.
     strangers: BTreeSet<String>,
 }
@@ -48,6 +49,7 @@ impl Stub {
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let shared = Arc::clone(&serving);
+                shared.state.lock().unwrap().connections += 1;
                 let service = service_fn(move |request| Arc::clone(&shared).serve(request));
                 tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
             }
@@ -90,6 +92,11 @@ impl Stub {
     /// Updates that arrived.
     pub(crate) fn traffic(&self) -> usize {
         self.shared.state.lock().unwrap().traffic
+    }
+
+    /// Connections that were accepted.
+    pub(crate) fn connections(&self) -> usize {
+        self.shared.state.lock().unwrap().connections
     }
 
     pub(crate) fn strangers(&self) -> BTreeSet<String> {

@@ -12,27 +12,48 @@ pub(crate) const NAMESPACE: &str = "load";
 const PAYLOAD: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\
                        0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
+/// The levels that a tenant's users are put into by Kubernetes' own FlowSchemas, by number of the user.
+pub(crate) const LEVELS: [&str; 3] = ["default", "low", "high"];
+
 /// A tenant's requests of one kind.
 pub(crate) struct Traffic {
     kind: RequestKind,
-    headers: HeaderMap,
+    /// One for each user.
+    headers: Vec<HeaderMap>,
     collection: Uri,
     /// One per object.
     items: Vec<Uri>,
 }
 
 impl Traffic {
-    /// `workspace` is the workspace's name under root; it is also the tenant's user name.
-    pub(crate) fn new(endpoint: &Endpoint, workspace: &str, kind: RequestKind, objects: u32) -> anyhow::Result<Self> {
+    /// `workspace` is the workspace's name under root; it is also the tenant's user name. With several `levels` it has as
+    /// many users.
+    pub(crate) fn new(
+        endpoint: &Endpoint,
+        workspace: &str,
+        kind: RequestKind,
+        objects: u32,
+        levels: u32,
+    ) -> anyhow::Result<Self> {
         let collection = configmaps(workspace);
         let selector = if kind == RequestKind::Select { "?labelSelector=load%3Dnone" } else { "" };
         let items = (0..objects.max(1)).map(|i| format!("{collection}/{}", object(u64::from(i))).parse());
         Ok(Self {
             kind,
-            headers: headers(endpoint, Some(workspace))?,
+            headers: users(endpoint, workspace)?.into_iter().take(levels.max(1) as usize).collect(),
             collection: format!("{collection}{selector}").parse()?,
             items: items.collect::<Result<_, _>>()?,
         })
+    }
+
+    /// How many levels are kept busy.
+    pub(crate) fn levels(&self) -> usize {
+        self.headers.len()
+    }
+
+    /// The level of a client's requests: its place in [`LEVELS`].
+    pub(crate) fn level(&self, client: u64) -> usize {
+        (client % self.headers.len() as u64) as usize
     }
 
     /// The `sequence`-th request of the client with this number; no two need be alike.
@@ -55,7 +76,7 @@ impl Traffic {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
         *request.uri_mut() = uri;
-        *request.headers_mut() = self.headers.clone();
+        *request.headers_mut() = self.headers.get(self.level(client)).cloned().unwrap_or_default();
         request
     }
 }
@@ -77,6 +98,15 @@ pub(crate) fn headers(endpoint: &Endpoint, user: Option<&str>) -> anyhow::Result
         headers.insert("impersonate-group", HeaderValue::from_static("system:kcp:admin"));
     }
     Ok(headers)
+}
+
+/// A tenant's users in the order of [`LEVELS`].
+fn users(endpoint: &Endpoint, workspace: &str) -> anyhow::Result<[HeaderMap; 3]> {
+    let plain = headers(endpoint, Some(workspace))?;
+    let mut batch = headers(endpoint, Some(&format!("{workspace}-batch")))?;
+    batch.append("impersonate-group", HeaderValue::from_static("system:serviceaccounts"));
+    let controller = headers(endpoint, Some("system:kube-controller-manager"))?;
+    Ok([plain, batch, controller])
 }
 
 /// Path of the tenant's configmaps.
@@ -108,7 +138,7 @@ mod tests {
             tls: None,
             authorization: None,
         };
-        Traffic::new(&endpoint, "a", kind, 10).unwrap()
+        Traffic::new(&endpoint, "a", kind, 10, 3).unwrap()
     }
 
     #[test]
@@ -123,8 +153,12 @@ mod tests {
         ] {
             let request = traffic(kind).request(13, 2);
             assert_eq!((request.method(), request.uri().to_string()), (&method, uri));
-            assert_eq!(request.headers()["impersonate-user"], "a");
+            assert_eq!(request.headers()["impersonate-user"], "a-batch");
         }
+        let users = [0, 1, 2, 3].map(|client| traffic(RequestKind::Get).request(client, 9).headers().clone());
+        assert_eq!(users[2]["impersonate-user"], "system:kube-controller-manager");
+        assert!(users[1].get_all("impersonate-group").iter().any(|group| group == "system:serviceaccounts"));
+        assert_eq!((&users[0]["impersonate-user"], &users[3]), (&HeaderValue::from_static("a"), &users[0]));
     }
 
     #[test]
