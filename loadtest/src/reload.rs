@@ -151,3 +151,20 @@ spec:
 "#
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, path::Path};
+
+    use super::*;
+
+    #[test]
+    fn every_fifth_content_is_faulty_and_no_two_are_alike() {
+        let mut seen = BTreeSet::new();
+        for n in 0..100 {
+            let parsed = config::FairnessConfig::parse(&content(n), Path::new("fairness.yaml"));
+            assert_eq!(parsed.is_err(), n > 0 && n % FAULTY_EVERY == 0, "{n}: {:?}", parsed.err());
+            assert!(seen.insert(content(n)), "{n}");
+        }
+    }
+}
