@@ -131,7 +131,6 @@ impl State {
         let quiescing = shard.levels(id).filter(|view| view.quiescing);
         let dumped = quiescing.map(|view| {
             let mut dump = LevelDump { name: view.level.name.clone(), quiescing: true, ..LevelDump::default() };
-            dump.queues.resize(view.set.queue_loads().count(), QueueLoad::default());
             fill(&mut dump, view.set);
             dump
         });

@@ -8,7 +8,7 @@ use super::{
 
 impl Scheduler {
     /// The queue of a request, and its position there if it waits. O(queue length).
-    pub fn locate(&self, id: RequestId) -> Option<(Owner, Option<u32>)> {
+    pub(crate) fn locate(&self, id: RequestId) -> Option<(Owner, Option<u32>)> {
         let request = self.requests.get(id)?;
         let leaf = self.nodes.get(request.leaf as usize)?;
         if request.state != State::Waiting {
@@ -23,7 +23,7 @@ impl Scheduler {
     }
 
     /// A node's service tag: seat-time used over weight, in seat-nanoseconds since some fixed moment.
-    pub fn tag(&self, node: NodeId) -> i64 {
+    pub(crate) fn tag(&self, node: NodeId) -> i64 {
         self.nodes.get(node.0 as usize).map_or(0, |node| node.f / SCALE as i64)
     }
 }
