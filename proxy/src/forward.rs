@@ -4,72 +4,19 @@ use std::{pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use apiserver_api::{Reason, Status};
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version,
-    header::{CONNECTION, COOKIE, TE, UPGRADE},
+    HeaderMap, HeaderValue, Request, Response, StatusCode,
+    header::{CONNECTION, COOKIE, UPGRADE},
     request::Parts,
 };
 use hyper::upgrade::OnUpgrade;
 
 use crate::{
-    Body,
-    connection::Peer,
-    core::Core,
-    hop,
-    identity::{self, Caller},
-    metrics::Metrics,
-    refusal::temporary,
-    route::Route,
-    upstream::SendError,
+    Body, core::Core, hop, metrics::Metrics, refusal::temporary, route::Route, stamp::Stamp, upstream::SendError,
     worker::Worker,
 };
 
-const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
-const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
-
-/// About as many headers as the gateway adds.
-const OWN_HEADERS: usize = 10;
-
-/// Makes the shard's request out of the client's: nothing a client says about itself, its way or its connection is
-/// passed on as if the gateway had said it.
-pub(crate) fn prepare(worker: &Worker, parts: &mut Parts, route: &Route, caller: &Caller, peer: &Peer) {
-    let headers = &mut parts.headers;
-    // Once for all that follow, instead of growing step by step.
-    headers.reserve(OWN_HEADERS);
-    hop::remove(headers);
-    if parts.version == Version::HTTP_2 {
-        // Every HTTP/2 client takes trailers; one of HTTP/1.1 has to say so.
-        headers.insert(TE, HeaderValue::from_static("trailers"));
-        join_cookies(headers);
-    }
-    identity::stamp(headers, caller.vouched.then_some(&*caller.identity));
-    let host = match parts.uri.authority() {
-        Some(authority) => HeaderValue::from_str(authority.as_str()).ok(),
-        None => headers.get(http::header::HOST).cloned(),
-    };
-    for (name, value) in [
-        (FORWARDED_FOR, Some(peer.address.clone())),
-        (FORWARDED_PROTO, Some(peer.proto.clone())),
-        (FORWARDED_PREFIX, route.prefix.clone()),
-        (FORWARDED_HOST, host),
-    ] {
-        match value {
-            Some(value) => headers.insert(name, value),
-            None => headers.remove(name),
-        };
-    }
-    if !headers.contains_key(AUDIT_ID)
-        && let Ok(id) = HeaderValue::from_str(worker.next_uuid().as_hyphenated().encode_lower(&mut [0; 36]))
-    {
-        headers.insert(AUDIT_ID, id);
-    }
-    parts.uri = route.uri.clone();
-}
-
 /// HTTP/2 may split the cookies over several fields, HTTP/1.1 may not (RFC 9113 section 8.2.3).
-fn join_cookies(headers: &mut HeaderMap) {
+pub(crate) fn join_cookies(headers: &mut HeaderMap) {
     if headers.get_all(COOKIE).iter().nth(1).is_some() {
         let all: Vec<_> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
         if let Ok(joined) = HeaderValue::from_bytes(&all.join(&b"; "[..])) {
@@ -90,6 +37,7 @@ pub(crate) async fn send(
     route: &Route,
     limit: Option<Duration>,
     protocol: Option<HeaderValue>,
+    stamp: &Stamp<'_>,
     mut parts: Parts,
     body: Body,
 ) -> Result<(Response<Body>, Option<(OnUpgrade, OnUpgrade)>), Status> {
@@ -104,7 +52,7 @@ pub(crate) async fn send(
     };
     let clock = || fairness::Clock::now_ns(&*core.clock);
     let sent_ns = clock();
-    let mut answer = pin!(entry.shard.send(worker.number, &clock, Request::from_parts(parts, body)));
+    let mut answer = pin!(entry.shard.send(worker.number, &clock, stamp, Request::from_parts(parts, body)));
     let outcome = match limit {
         None => answer.await,
         Some(limit) => {

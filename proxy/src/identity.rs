@@ -7,10 +7,7 @@ use std::sync::Arc;
 
 use apiserver_api::{
     Reason, Status, UserInfo,
-    user::{
-        GROUP_AUTHENTICATED, GROUP_MASTERS, GROUP_UNAUTHENTICATED, USER_ANONYMOUS, is_identity_header,
-        is_impersonation_header,
-    },
+    user::{GROUP_AUTHENTICATED, GROUP_MASTERS, GROUP_UNAUTHENTICATED, USER_ANONYMOUS, is_impersonation_header},
 };
 use http::{HeaderMap, HeaderName, HeaderValue, header::AUTHORIZATION};
 use percent_encoding::percent_decode_str;
@@ -42,6 +39,11 @@ impl Identity {
         };
         let headers = told.to_headers().into_iter().map(header).collect::<Option<_>>()?;
         Some(Self { user, headers })
+    }
+
+    /// The headers that say who it is.
+    pub(crate) fn headers(&self) -> &[(HeaderName, HeaderValue)] {
+        &self.headers
     }
 
     /// The user a client certificate names: CN is the name, each O a group. `None` without a usable common name.
@@ -115,18 +117,5 @@ fn add_extra(user: &mut UserInfo, key: &str, value: &str) {
     match user.extra.iter_mut().find(|(k, _)| &**k == key) {
         Some((_, values)) => values.push(value.into()),
         None => user.extra.push((key.into(), vec![value.into()])),
-    }
-}
-
-/// Removes every identity header, then writes those of `identity`.
-pub(crate) fn stamp(headers: &mut HeaderMap, identity: Option<&Identity>) {
-    if headers.keys().any(|name| is_identity_header(name.as_str())) {
-        let claims: Vec<HeaderName> = headers.keys().filter(|n| is_identity_header(n.as_str())).cloned().collect();
-        for name in claims {
-            headers.remove(name);
-        }
-    }
-    for (name, value) in identity.iter().flat_map(|i| i.headers.iter()) {
-        headers.append(name.clone(), value.clone());
     }
 }

@@ -44,6 +44,7 @@ mod reply;
 mod route;
 mod rules;
 mod serve;
+mod stamp;
 mod uids;
 mod upstream;
 mod worker;

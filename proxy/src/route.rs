@@ -10,7 +10,7 @@ use apiserver_api::{
     url::{self, Target, UrlErrorKind},
     user::GROUP_MASTERS,
 };
-use http::{HeaderValue, StatusCode, Uri, uri::PathAndQuery};
+use http::{StatusCode, Uri, uri::PathAndQuery};
 use tokio::time::timeout;
 
 use crate::{core::Core, door::custom, index::Lookup, refusal::temporary};
@@ -26,8 +26,8 @@ pub(crate) struct Route {
     pub(crate) is_wildcard: bool,
     /// Path and query for the shard.
     pub(crate) uri: Uri,
-    /// `/clusters/<as the client wrote it>`.
-    pub(crate) prefix: Option<HeaderValue>,
+    /// Whether what stands before [`rest_at`](Self::rest_at) is `/clusters/<as the client wrote it>`.
+    pub(crate) has_prefix: bool,
     /// Where in the client's path the Kubernetes part begins.
     pub(crate) rest_at: usize,
 }
@@ -66,7 +66,7 @@ pub(crate) async fn resolve(core: &Core, uri: &Uri, method: &str, user: &UserInf
         Target::Wildcard { rest } if core.shards.len() == 1 => {
             let mut route = platform(core, uri, rest);
             route.is_wildcard = true;
-            route.prefix = path.get(..route.rest_at).and_then(|p| HeaderValue::from_str(p).ok());
+            route.has_prefix = true;
             Ok(route)
         }
         Target::Wildcard { .. } => Err(forbidden(user, method, path)),
@@ -92,10 +92,9 @@ fn workspace(core: &Core, uri: &Uri, rest: &str, name: ClusterName, shard: usize
         }
         _ => origin_form(uri),
     };
-    let prefix = HeaderValue::from_str(prefix).ok();
     let workspace = (!name.is_system()).then_some(name);
     let rest_at = uri.path().len() - rest.len();
-    Ok(Route { shard, workspace, is_wildcard: false, uri: target, prefix, rest_at })
+    Ok(Route { shard, workspace, is_wildcard: false, uri: target, has_prefix: true, rest_at })
 }
 
 /// What stands in front of `rest`, and `rest` as far as the path has it: `/clusters/x` has the rest `/`, which is not
@@ -106,7 +105,14 @@ fn cut<'a>(path: &'a str, rest: &str) -> (&'a str, &'a str) {
 
 fn platform(core: &Core, uri: &Uri, rest: &str) -> Route {
     let rest_at = cut(uri.path(), rest).0.len();
-    Route { shard: core.platform, workspace: None, is_wildcard: false, uri: origin_form(uri), prefix: None, rest_at }
+    Route {
+        shard: core.platform,
+        workspace: None,
+        is_wildcard: false,
+        uri: origin_form(uri),
+        has_prefix: false,
+        rest_at,
+    }
 }
 
 /// What a request to a virtual workspace or the cache server asks for stands behind a cluster of its own.

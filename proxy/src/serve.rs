@@ -36,6 +36,7 @@ use crate::{
     refusal::{answer, answer_and_close, rejected, temporary, text},
     reply::{Flight, Reply},
     route::{self, Route},
+    stamp::Stamp,
     worker::Worker,
 };
 
@@ -142,7 +143,10 @@ async fn admitted(
         Kind::Plain => None,
         Kind::Watch | Kind::LongRunning => upgrade(&parts).filter(|_| body.is_read()),
     };
-    forward::prepare(worker, &mut parts, route, caller, peer);
+    let stamp = Stamp::take(worker, &mut parts, route, caller, peer);
+    if parts.version == Version::HTTP_2 {
+        forward::join_cookies(&mut parts.headers);
+    }
     let longest = core.limits.request_timeout;
     // What asks for another protocol begins with a head as short as any.
     let limit =
@@ -153,7 +157,7 @@ async fn admitted(
     };
     let mut permit = permit;
     let answered = {
-        let send = forward::send(worker, route, limit, protocol, parts, body);
+        let send = forward::send(worker, route, limit, protocol, &stamp, parts, body);
         let held = (plan.kind == Kind::Watch).then_some(&mut permit);
         release_when_late(worker, held, send).await
     };

@@ -10,7 +10,13 @@ use http::{
     request::Parts,
 };
 
-use crate::{connection::Peer, hop, identity::Caller, route::Route, worker::Worker};
+use crate::{
+    connection::Peer,
+    hop,
+    identity::{Caller, Identity},
+    route::Route,
+    worker::Worker,
+};
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -24,23 +30,21 @@ const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
 pub(crate) struct Stamp<'a> {
     identity: &'a [(HeaderName, HeaderValue)],
     peer: Option<&'a Peer>,
-    prefix: Option<&'a HeaderValue>,
-    host: Host,
+    /// The client's. Its first `prefix` bytes are the cluster prefix.
+    uri: Uri,
+    prefix: usize,
+    /// Which host the client asked for, if its URI does not say so.
+    host: Option<HeaderValue>,
     audit_id: Option<HeaderValue>,
     trailers: bool,
 }
 
-/// Which host the client asked for.
-#[derive(Default)]
-enum Host {
-    #[default]
-    None,
-    /// That of its URI.
-    Authority(Uri),
-    Field(HeaderValue),
-}
-
 impl<'a> Stamp<'a> {
+    /// Says who asks, and nothing else.
+    pub(crate) fn of(identity: &'a Identity) -> Self {
+        Self { identity: identity.headers(), ..Self::default() }
+    }
+
     /// Removes whatever a client says about itself, its way or its connection from `parts`, and says it in its place.
     pub(crate) fn take(
         worker: &Worker,
@@ -55,12 +59,7 @@ impl<'a> Stamp<'a> {
             let claims: Vec<HeaderName> = headers.keys().filter(|name| is_claim(name)).cloned().collect();
             claims.into_iter().for_each(|name| drop(headers.remove(name)));
         }
-        let uri = std::mem::replace(&mut parts.uri, route.uri.clone());
-        let field = headers.remove(HOST);
-        let host = match (uri.authority(), field) {
-            (Some(_), _) => Host::Authority(uri),
-            (None, field) => field.map_or(Host::None, Host::Field),
-        };
+        let host = headers.remove(HOST);
         let audit_id = || {
             let id = worker.next_uuid();
             HeaderValue::from_str(id.as_hyphenated().encode_lower(&mut [0; 36])).ok()
@@ -68,7 +67,8 @@ impl<'a> Stamp<'a> {
         Self {
             identity: if caller.vouched { caller.identity.headers() } else { &[] },
             peer: Some(peer),
-            prefix: route.prefix.as_ref(),
+            uri: std::mem::replace(&mut parts.uri, route.uri.clone()),
+            prefix: if route.has_prefix { route.rest_at } else { 0 },
             host,
             audit_id: if headers.contains_key(AUDIT_ID) { None } else { audit_id() },
             // Every HTTP/2 client takes trailers; one of HTTP/1.1 has to say so.
@@ -83,13 +83,12 @@ impl<'a> Stamp<'a> {
             put(&FORWARDED_FOR, peer.address.as_bytes());
             put(&FORWARDED_PROTO, peer.proto.as_bytes());
         }
-        if let Some(prefix) = self.prefix {
+        if let Some(prefix) = self.uri.path().get(..self.prefix).filter(|prefix| !prefix.is_empty()) {
             put(&FORWARDED_PREFIX, prefix.as_bytes());
         }
-        match &self.host {
-            Host::None => {}
-            Host::Authority(uri) => put(&FORWARDED_HOST, uri.authority().map_or("", |a| a.as_str()).as_bytes()),
-            Host::Field(value) => put(&FORWARDED_HOST, value.as_bytes()),
+        let authority = self.uri.authority().map(|a| a.as_str().as_bytes());
+        if let Some(host) = authority.or(self.host.as_ref().map(HeaderValue::as_bytes)) {
+            put(&FORWARDED_HOST, host);
         }
         if let Some(id) = &self.audit_id {
             put(&AUDIT_ID, id.as_bytes());

@@ -16,7 +16,7 @@ use super::{
     News,
     objects::{Event, List, Object},
 };
-use crate::{Body, BoxError, core::Core, identity, worker::mix};
+use crate::{Body, BoxError, core::Core, stamp::Stamp, worker::mix};
 
 const PAGE: usize = 500;
 const PAGE_BYTES_MAX: usize = 64 << 20;
@@ -287,13 +287,13 @@ impl Feed {
 
     async fn get(&self, query: &str) -> Result<http::Response<Body>, End> {
         let entry = self.core.shards.get(self.shard).ok_or_else(|| failed("no such shard"))?;
-        let mut request = Request::get(format!("{}?{query}", self.kind.path()))
+        let request = Request::get(format!("{}?{query}", self.kind.path()))
             .header(ACCEPT, HeaderValue::from_static("application/json"))
             .body(Body::empty())
             .map_err(BoxError::from)?;
-        identity::stamp(request.headers_mut(), Some(&self.core.own_identity));
+        let stamp = Stamp::of(&self.core.own_identity);
         let clock = || fairness::Clock::now_ns(&*self.core.clock);
-        entry.shard.send(self.pool, &clock, request).await.map_err(|error| End::Failed(error.into()))
+        entry.shard.send(self.pool, &clock, &stamp, request).await.map_err(|error| End::Failed(error.into()))
     }
 }
 

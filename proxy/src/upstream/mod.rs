@@ -28,6 +28,7 @@ use self::{
 use crate::{
     Body, Limits, LocalService,
     options::{ShardOptions, StartError, Upstream},
+    stamp::Stamp,
 };
 
 /// Why a shard gave no answer.
@@ -130,12 +131,14 @@ impl Shard {
         &self,
         pool: usize,
         clock: &impl Fn() -> u64,
+        stamp: &Stamp<'_>,
         mut request: Request<Body>,
     ) -> Result<Response<Body>, SendError> {
         match &self.way {
             Way::Local(service) => {
                 // To ask for the body is to invite it.
                 request.headers_mut().remove(EXPECT);
+                stamp.insert_into(request.headers_mut());
                 // A bundled shard works in this very thread. Letting every other connection that is ready come as
                 // far as this first makes the gate, and not the run queue before it, decide who is next.
                 tokio::task::yield_now().await;
@@ -146,7 +149,7 @@ impl Shard {
             }
             Way::Remote(remote) => {
                 let pool = remote.pools.get(pool).expect("one pool per worker was made");
-                remote.send(pool, clock, request).await
+                remote.send(pool, clock, stamp, request).await
             }
         }
     }
@@ -157,10 +160,12 @@ impl Remote {
         &self,
         pool: &Arc<Pool>,
         clock: &impl Fn() -> u64,
-        request: Request<Body>,
+        stamp: &Stamp<'_>,
+        mut request: Request<Body>,
     ) -> Result<Response<Body>, SendError> {
         // The rarer ways are boxed: they are large, and would make every request's future as large.
         if request.headers().contains_key(UPGRADE) {
+            stamp.insert_into(request.headers_mut());
             return Box::pin(self.send_upgrade(pool, clock, request)).await;
         }
         let (mut lease, is_reused) = match pool.take() {
@@ -168,7 +173,7 @@ impl Remote {
             None => (Box::pin(self.connect(pool, clock)).await?, false),
         };
         let (parts, body) = request.into_parts();
-        let mut headers = lease.begin(parts, body, &self.endpoint.host);
+        let mut headers = lease.begin(parts, body, &self.endpoint.host, stamp);
         match lease.head(&mut headers).await {
             Ok(answer) => Ok(response(lease, answer, headers)),
             // Most likely the shard closed the idle connection while the request was on its way.

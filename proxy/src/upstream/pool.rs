@@ -20,7 +20,7 @@ use super::{
     connect::Stream,
     h1::{Answer, Connection, Error, Sending},
 };
-use crate::{Body, BoxError};
+use crate::{Body, BoxError, stamp::Stamp};
 
 /// Idle connections to one shard that all workers together keep; more are closed when they come back.
 const IDLE_MAX: usize = 1024;
@@ -120,8 +120,8 @@ pub(crate) struct Lease {
 
 impl Lease {
     /// See [`Connection::begin`].
-    pub(crate) fn begin(&mut self, parts: Parts, body: Body, host: &HeaderValue) -> HeaderMap {
-        self.connection.begin(parts, body, host)
+    pub(crate) fn begin(&mut self, parts: Parts, body: Body, host: &HeaderValue, stamp: &Stamp<'_>) -> HeaderMap {
+        self.connection.begin(parts, body, host, stamp)
     }
 
     /// See [`Connection::begin_again`].

@@ -13,6 +13,8 @@ use http::{
 };
 use hyper::ext::ReasonPhrase;
 
+use crate::stamp::Stamp;
+
 use super::{Answer, Framing, chunks::Chunks, outbox::field};
 
 /// Fields of an answer's head.
@@ -27,7 +29,7 @@ pub(super) enum Coding {
 }
 
 /// Writes a request's head; `body` is `None` without a body.
-pub(super) fn write(out: &mut Vec<u8>, parts: &Parts, host: &HeaderValue, body: Option<Coding>) {
+pub(super) fn write(out: &mut Vec<u8>, parts: &Parts, host: &HeaderValue, stamp: &Stamp<'_>, body: Option<Coding>) {
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     out.extend_from_slice(parts.method.as_str().as_bytes());
     out.push(b' ');
@@ -39,6 +41,7 @@ pub(super) fn write(out: &mut Vec<u8>, parts: &Parts, host: &HeaderValue, body: 
             field(out, name.as_str(), value.as_bytes());
         }
     }
+    stamp.fields(|name, value| field(out, name.as_str(), value));
     match body {
         Some(Coding::Chunked) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
         Some(Coding::Length(length)) => field(out, "content-length", length.to_string().as_bytes()),

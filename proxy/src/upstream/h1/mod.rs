@@ -42,7 +42,7 @@ use self::{
     head::Coding,
     outbox::Outbox,
 };
-use crate::{Body, BoxError};
+use crate::{Body, BoxError, stamp::Stamp};
 
 /// Bytes of an answer's head.
 const HEAD_MAX: usize = 64 << 10;
@@ -140,7 +140,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Takes a request. Its header map comes back empty, to be used for the answer.
-    pub(crate) fn begin(&mut self, mut parts: Parts, body: Body, host: &HeaderValue) -> HeaderMap {
+    pub(crate) fn begin(&mut self, mut parts: Parts, body: Body, host: &HeaderValue, stamp: &Stamp<'_>) -> HeaderMap {
         let coding = match (body.is_end_stream(), body.size_hint().exact()) {
             (true, _) => None,
             (false, Some(length)) => Some(Coding::Length(length)),
@@ -155,7 +155,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Upload { body, coding, hold }
         });
         let out = self.sending.out.begin();
-        head::write(out, &parts, host, coding);
+        head::write(out, &parts, host, stamp, coding);
         let is_safe = matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS);
         self.sending.is_repeatable = is_safe && upload.is_none();
         self.sending.is_head = parts.method == Method::HEAD;

@@ -68,7 +68,7 @@ async fn ours(method: Method, parts: Vec<Vec<u8>>) -> Outcome {
     let shard = tokio::spawn(play(far, parts));
     let mut connection = Connection::new(near);
     let (head, body) = request(method).into_parts();
-    let mut headers = connection.begin(head, body, &HeaderValue::from_static("s"));
+    let mut headers = connection.begin(head, body, &HeaderValue::from_static("s"), &Stamp::default());
     let answer = poll_fn(|cx| connection.poll_head(&mut headers, cx)).await;
     let seen = match answer {
         Err(_) => None,

@@ -12,7 +12,7 @@ fn pair() -> (Connection<DuplexStream>, DuplexStream) {
 
 fn begin(connection: &mut Connection<DuplexStream>, request: Request<Body>) -> HeaderMap {
     let (head, body) = request.into_parts();
-    connection.begin(head, body, &HeaderValue::from_static("shard"))
+    connection.begin(head, body, &HeaderValue::from_static("shard"), &Stamp::default())
 }
 
 async fn head(connection: &mut Connection<DuplexStream>, headers: &mut HeaderMap) -> Result<Answer, Error> {
