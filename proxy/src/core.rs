@@ -15,8 +15,9 @@ use crate::{
     Limits, clock::WallClock, identity::Identity, index::Index, metrics::Metrics, rules::Fairness, upstream::Shard,
 };
 
-/// The gateway's shared state. On the path of a request the scheduler of the shard is locked, and for one look-up each
-/// a part of the sharded maps of workspaces: index, watches, UIDs, rates.
+/// The gateway's shared state. A request locks parts of the sharded maps of workspaces (index, watches, UIDs, rates) for
+/// one look-up each. The lock of the shard's gate, behind which its scheduler stands, it takes only where no seats are
+/// parked for its flow: otherwise it neither takes it when it is let in nor when it ends.
 pub(crate) struct Core {
     pub(crate) clock: Arc<WallClock>,
     pub(crate) limits: Limits,

@@ -72,7 +72,12 @@ fn shards(out: &mut Text, core: &Core) {
         }
     };
     let number = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
-    let gate = |of: fn(&ShardStats) -> u64| move |_: usize, e: &Entry| Some(of(&e.gate.as_ref()?.shard_stats()));
+    // Asked for once: it takes the gate's lock, and the numbers belong together.
+    let stats: Vec<_> = core.shards.iter().map(|e| Some(e.gate.as_ref()?.shard_stats())).collect();
+    let gate = |of: fn(&ShardStats) -> u64| {
+        let stats = &stats;
+        move |n: usize, _: &Entry| stats.get(n)?.as_ref().map(of)
+    };
     let observers = |e: &Entry| e.observers.as_ref().map(Observers::status);
     each("fairgate_index_synced", &|n, _| Some(u64::from(core.index.is_synced(n))));
     each("fairgate_shard_seats", &gate(|s| s.seats.into()));
