@@ -1,9 +1,14 @@
 //! Upstream's three debug endpoints (apf.md 7.3, and row 19 of 9): what waits and runs, as text in columns.
 //!
 //! They answer about the platform's levels, or about one workspace (`?workspace=`), or about all (`*`, with one more
-//! column). Rows are sorted. The gate is looked at one level at a time: numbers of two rows may be a moment apart.
+//! column, and without queues that are empty). Rows are sorted. The gate is looked at one level at a time: numbers of
+//! two rows may be a moment apart. An answer ends at [`TEXT_MAX`], and says so in its last line.
 
-use std::{collections::BTreeMap, fmt::Write as _, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Write as _,
+    sync::Arc,
+};
 
 use apiserver_api::{ClusterName, Reason, RequestInfo, Status};
 use fairness::gate::{LevelDump, Place};
@@ -54,6 +59,11 @@ const DETAILS: [&str; 8] =
 /// Go's zero time, which upstream shows for what has not been started.
 const NOT_STARTED: &str = "0001-01-01T00:00:00Z";
 
+/// Bytes of an answer's cells, and of what pads them.
+const TEXT_MAX: usize = 4 << 20;
+/// Wider cells stand out of their column: one long name does not fill every row with blanks.
+const WIDTH_MAX: usize = 200;
+
 type Row = Vec<String>;
 
 /// The answer for a path below `/debug/api_priority_and_fairness/`; `None` for any other.
@@ -77,16 +87,24 @@ pub(crate) fn answer(core: &Core, workers: &[Arc<Worker>], uri: &Uri) -> Option<
         head.extend(details.then(|| row(&DETAILS)).into_iter().flatten());
         head.extend(all.then(|| "Workspace".to_owned()));
         let requests: Vec<Entry> = workers.iter().flat_map(|w| w.requests.snapshot()).collect();
-        let mut table = vec![head];
-        for (shard, workspace) in places {
-            let Some(view) = View::new(core, &requests, shard, workspace, details) else { continue };
-            let name = view.workspace.as_ref().map_or("", |name| name.as_str()).to_owned();
-            table.extend(rows(&view).into_iter().map(|mut row| {
-                row.extend(all.then(|| name.clone()));
-                row
-            }));
+        let mut open: HashMap<_, Vec<&Entry>> = HashMap::new();
+        for entry in &requests {
+            open.entry((entry.shard, entry.workspace.as_ref())).or_default().push(entry);
         }
-        aligned(&table)
+        let mut table = Table::new(head);
+        for (shard, workspace) in places {
+            let own = open.get(&(shard, workspace.as_ref())).map_or(&[][..], Vec::as_slice);
+            let Some(view) = View::new(core, own, shard, workspace.as_ref(), Shown { details, all }) else { continue };
+            let name = workspace.as_ref().map_or("", |name| name.as_str());
+            for mut row in rows(&view) {
+                row.extend(all.then(|| name.to_owned()));
+                table.push(row);
+            }
+            if table.is_cut_off {
+                break;
+            }
+        }
+        table.text()
     }))
 }
 
@@ -109,13 +127,23 @@ fn places(core: &Core, asked: Option<&str>) -> Result<Vec<(usize, Option<Cluster
     }
 }
 
+/// What was asked for.
+#[derive(Clone, Copy)]
+struct Shown {
+    /// What a request asks for, too.
+    details: bool,
+    /// All workspaces: empty queues are left out.
+    all: bool,
+}
+
 /// One workspace as it stands.
 struct View<'a> {
-    workspace: Option<ClusterName>,
     levels: Vec<LevelDump>,
     /// Sorted as they are shown.
     requests: Vec<(&'a str, Place, &'a Entry)>,
-    details: bool,
+    /// How many of them run, by level and queue.
+    running: BTreeMap<(&'a str, Option<u32>), u64>,
+    shown: Shown,
     /// The wall clock, and the gateway's at the same moment.
     now: (OffsetDateTime, u64),
 }
@@ -123,17 +151,17 @@ struct View<'a> {
 impl<'a> View<'a> {
     fn new(
         core: &Core,
-        requests: &'a [Entry],
+        requests: &[&'a Entry],
         shard: usize,
-        workspace: Option<ClusterName>,
-        details: bool,
+        workspace: Option<&ClusterName>,
+        shown: Shown,
     ) -> Option<Self> {
         let gate = core.shards.get(shard)?.gate.as_ref()?;
-        let mut levels = gate.dump(workspace.as_ref());
+        let mut levels = gate.dump(workspace);
         levels.sort_by(|a, b| a.name.cmp(&b.name));
-        let own = requests.iter().filter(|entry| entry.shard == shard && entry.workspace == workspace);
-        let mut requests: Vec<_> = own
-            .map(|entry| {
+        let mut requests: Vec<_> = requests
+            .iter()
+            .map(|&entry| {
                 let level = entry.rules.profile.levels().get(usize::from(entry.class.level));
                 let place = entry.id.and_then(|id| gate.place(id)).unwrap_or_default();
                 (level.map_or("", |level| &*level.name), place, entry)
@@ -143,15 +171,16 @@ impl<'a> View<'a> {
         requests.sort_by_key(|(level, place, entry)| {
             (*level, place.queue, order(place.position), entry.arrived_ns, entry.started_ns)
         });
-        Some(Self { workspace, levels, requests, details, now: core.clock.wall() })
+        let mut running = BTreeMap::new();
+        for (level, place, _) in requests.iter().filter(|(.., entry)| entry.started_ns.is_some()) {
+            *running.entry((*level, place.queue)).or_default() += 1;
+        }
+        Some(Self { levels, requests, running, shown, now: core.clock.wall() })
     }
 
-    /// Running requests of a level, or of one of its queues.
-    fn running(&self, level: &str, queue: Option<u32>) -> u64 {
-        let here = |(l, place, entry): &&(&str, Place, &Entry)| {
-            *l == level && entry.started_ns.is_some() && (queue.is_none() || place.queue == queue)
-        };
-        self.requests.iter().filter(here).count() as u64
+    /// Running requests of a level.
+    fn running(&self, level: &str) -> u64 {
+        self.running.iter().filter(|((l, _), _)| *l == level).map(|(_, count)| count).sum()
     }
 
     /// A moment of the gateway's clock.
@@ -164,7 +193,7 @@ impl<'a> View<'a> {
 
 fn level_rows(view: &View<'_>) -> Vec<Row> {
     let level = |level: &LevelDump| {
-        let executing = level.executing.unwrap_or_else(|| view.running(&level.name, None));
+        let executing = level.executing.unwrap_or_else(|| view.running(&level.name));
         let active = level.queues.iter().filter(|queue| queue.waiting > 0).count();
         let idle = level.waiting + executing == 0;
         let counts = [level.waiting, executing, level.dispatched, level.rejected, level.timed_out, level.cancelled];
@@ -178,8 +207,12 @@ fn level_rows(view: &View<'_>) -> Vec<Row> {
 fn queue_rows(view: &View<'_>) -> Vec<Row> {
     let queues = view.levels.iter().flat_map(|level| level.queues.iter().zip(0u32..).map(move |q| (level, q)));
     let queue = |(level, (queue, index)): (&LevelDump, (&fairness::upstream::QueueLoad, u32))| {
-        let executing = queue.executing.unwrap_or_else(|| view.running(&level.name, Some(index)));
-        vec![
+        let running = || view.running.get(&(&*level.name, Some(index))).copied().unwrap_or_default();
+        let executing = queue.executing.unwrap_or_else(running);
+        if view.shown.all && queue.waiting + executing + queue.seats_in_use == 0 {
+            return None;
+        }
+        Some(vec![
             level.name.to_string(),
             index.to_string(),
             queue.waiting.to_string(),
@@ -189,9 +222,9 @@ fn queue_rows(view: &View<'_>) -> Vec<Row> {
             queue.initial_seats.to_string(),
             queue.max_seats.to_string(),
             seat_seconds(queue.total_work),
-        ]
+        ])
     };
-    queues.map(queue).collect()
+    queues.filter_map(queue).collect()
 }
 
 fn request_rows(view: &View<'_>) -> Vec<Row> {
@@ -221,7 +254,7 @@ fn request_row(view: &View<'_>, level: &str, place: Place, entry: &Entry) -> Row
         go_duration(cost.additional_latency.as_nanos()),
         entry.started_ns.map_or_else(|| NOT_STARTED.to_owned(), |at| view.time(at)),
     ];
-    if let (true, Ok(info)) = (view.details, &info) {
+    if let (true, Ok(info)) = (view.shown.details, &info) {
         let version = match &*info.api_group {
             "" => info.api_version.to_string(),
             group => format!("{group}/{}", info.api_version),
@@ -262,28 +295,60 @@ fn go_duration(ns: u128) -> String {
     }
 }
 
-/// As Go's tabwriter aligns it: each cell but the last with a comma, padded by one blank at least, eight wide at least.
-/// A name from outside cannot end a line.
-fn aligned(table: &[Row]) -> String {
-    let width = |column: usize| {
-        let cells = table.iter().filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count() + 2).max().unwrap_or_default().max(8)
-    };
-    let widths: Vec<usize> = (0..table.first().map_or(0, Vec::len)).map(width).collect();
-    let mut out = String::new();
-    for row in table {
-        for (n, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            let cell = cell.replace(|c: char| c.is_control(), "?");
-            match n + 1 == row.len() {
-                true => out.push_str(&cell),
-                false => {
-                    let _ = write!(out, "{:width$}", format!("{cell},"));
+/// Rows as Go's tabwriter aligns them: each cell but the last with a comma, padded by one blank at least, eight wide at
+/// least. A name from outside cannot end a line.
+struct Table {
+    rows: Vec<Row>,
+    widths: Vec<usize>,
+    /// Bytes of the cells alone.
+    cells: usize,
+    is_cut_off: bool,
+}
+
+impl Table {
+    fn new(head: Row) -> Self {
+        let mut table = Self { rows: Vec::new(), widths: vec![8; head.len()], cells: 0, is_cut_off: false };
+        table.push(head);
+        table
+    }
+
+    /// Adds a row, unless the text would become too long: then neither this one nor any later is shown.
+    fn push(&mut self, row: Row) {
+        if self.is_cut_off {
+            return;
+        }
+        let needs = row.iter().map(|cell| (cell.chars().count() + 2).min(WIDTH_MAX));
+        let widths: Vec<_> = self.widths.iter().zip(needs).map(|(width, need)| need.max(*width)).collect();
+        let cells = self.cells + row.iter().map(|cell| cell.len() + 2).sum::<usize>();
+        // No row gets more padding than the columns are wide.
+        let padding = widths.iter().sum::<usize>() * (self.rows.len() + 1);
+        self.is_cut_off = cells.max(padding) > TEXT_MAX;
+        if !self.is_cut_off {
+            (self.widths, self.cells) = (widths, cells);
+            self.rows.push(row);
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut out = String::new();
+        for row in &self.rows {
+            for (n, (cell, width)) in row.iter().zip(&self.widths).enumerate() {
+                let cell = cell.replace(|c: char| c.is_control(), "?");
+                match n + 1 == row.len() {
+                    true => out.push_str(&cell),
+                    false => {
+                        let _ = write!(out, "{:width$}", format!("{cell},"));
+                    }
                 }
             }
+            out.push('\n');
         }
-        out.push('\n');
+        if self.is_cut_off {
+            let rows = self.rows.len().saturating_sub(1);
+            let _ = writeln!(out, "# cut off after {rows} rows: ?workspace=<path> shows one workspace alone");
+        }
+        out
     }
-    out
 }
 
 #[cfg(test)]
@@ -299,7 +364,21 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
-        let table = [row(&["Name", "Index", "Last"]), row(&["a\nlong name", "1", ""])];
-        assert_eq!(aligned(&table), "Name,        Index,  Last\na?long name, 1,      \n");
+        let mut table = Table::new(row(&["Name", "Index", "Last"]));
+        table.push(row(&["a\nlong name", "1", ""]));
+        assert_eq!(table.text(), "Name,        Index,  Last\na?long name, 1,      \n");
+    }
+
+    #[test]
+    fn a_long_answer_says_that_it_is_cut_off() {
+        let mut table = Table::new(row(&["Name", "Last"]));
+        table.push(row(&[&"long".repeat(100_000), "x"]));
+        (0..1_000_000).for_each(|_| table.push(row(&["a", "b"])));
+        let text = table.text();
+        assert!(text.len() <= TEXT_MAX * 2 + 100, "{}", text.len());
+        let shown = text.lines().count() - 2;
+        assert!((10_000..1_000_000).contains(&shown), "{shown}");
+        let last = format!("# cut off after {shown} rows: ?workspace=<path> shows one workspace alone\n");
+        assert!(text.ends_with(&last));
     }
 }

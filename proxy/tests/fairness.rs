@@ -408,6 +408,8 @@ async fn the_debug_endpoints_show_who_runs_and_who_waits() {
 
     let everybody = dump(&gateway, "dump_requests?workspace=*").await;
     assert!(everybody.len() == 2 && everybody[0].len() == 11 && !everybody[0][10].is_empty(), "{everybody:?}");
+    let everybody = dump(&gateway, "dump_queues?workspace=*").await;
+    assert_eq!((everybody.len(), &everybody[0][..9]), (1, &queues[0][..9]), "empty queues are left out: {everybody:?}");
     let platform = dump(&gateway, "dump_requests").await;
     assert!(platform.is_empty(), "{platform:?}");
     let unknown = admin(&gateway, "/debug/api_priority_and_fairness/dump_nothing").await;
