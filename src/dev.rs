@@ -31,8 +31,9 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
     fs::create_dir_all(directory).with_context(|| format!("cannot make the data directory {}", directory.display()))?;
     let pki = pki::load_or_create(directory)?;
     let url = format!("https://{}", listener.local_addr()?);
-    pki::write_private(&directory.join("admin.kubeconfig"), &kubeconfig::render(&url, &pki))?;
     let store = open(&directory.join("store.db"))?;
+    // Not before the directory is ours: one that runs there has its own address in this file.
+    pki::write_private(&directory.join("admin.kubeconfig"), &kubeconfig::render(&url, &pki))?;
     let tls = pki::server_config(&pki.server.certificate, &pki.server.key, Some(&pki.ca_certificate))?;
 
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;

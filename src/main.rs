@@ -10,7 +10,7 @@ mod run;
 mod serve;
 mod simulate;
 
-use std::process::ExitCode;
+use std::{io::IsTerminal, process::ExitCode};
 
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
@@ -50,7 +50,8 @@ fn main() -> ExitCode {
         }
     };
     let filter = EnvFilter::try_from_env("FAIRGATE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
     // The first and only provider of this process, so there is none to be in its way.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let outcome = match &cli.command {

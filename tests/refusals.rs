@@ -75,7 +75,10 @@ fn a_damaged_database_is_refused_and_left_alone() {
     let store = directory.path().join("store.db");
     std::fs::write(&store, "this is no database, and much longer than a header of one would be: ".repeat(100)).unwrap();
     let before = std::fs::read(&store).unwrap();
+    let kubeconfig = directory.path().join("admin.kubeconfig");
+    std::fs::write(&kubeconfig, "of the one that runs").unwrap();
     refused(&fairgate(&["dev", "--data-dir", &data, "--port", "0", "--admin-port", "0"]), 1, &["store.db"]);
+    assert_eq!(std::fs::read_to_string(&kubeconfig).unwrap(), "of the one that runs");
     assert_eq!(std::fs::read(&store).unwrap(), before);
 }
 
