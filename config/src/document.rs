@@ -1,6 +1,6 @@
 //! YAML documents as trees of values that know where they stand in the file.
 
-use std::{fmt, path::Path};
+use std::{fmt, io::Read, path::Path};
 
 use serde::{
     Deserialize, Deserializer,
@@ -119,11 +119,21 @@ impl Node {
 /// Reads a file as text.
 pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
     let fail = |message: String| ConfigError::new(path, vec![Fault { position: None, field: String::new(), message }]);
-    let size = std::fs::metadata(path).map_err(|e| fail(format!("cannot be read: {e}")))?.len();
-    if size > MAX_BYTES {
-        return Err(fail(format!("has {size} bytes; want at most {MAX_BYTES}")));
+    let metadata = std::fs::metadata(path).map_err(|e| fail(format!("cannot be read: {e}")))?;
+    // Opening a pipe would wait for whoever writes to it, and a device may never end.
+    if !metadata.is_file() {
+        return Err(fail("is a directory, a pipe or a device; want a regular file".into()));
     }
-    std::fs::read_to_string(path).map_err(|e| fail(format!("cannot be read: {e}; want UTF-8 text")))
+    if metadata.len() > MAX_BYTES {
+        return Err(fail(format!("has {} bytes; want at most {MAX_BYTES}", metadata.len())));
+    }
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(|e| fail(format!("cannot be read: {e}")))?;
+    // It may have grown since.
+    file.take(MAX_BYTES)
+        .read_to_string(&mut text)
+        .map_err(|e| fail(format!("cannot be read: {e}; want UTF-8 text")))?;
+    Ok(text)
 }
 
 /// Parses the documents of a text; what is no YAML in one of them hides nothing of the others.
@@ -313,6 +323,14 @@ mod tests {
         let fault = parse("a: 1\nb: [1,\n").unwrap_err();
         assert!(fault.position.is_some(), "{fault:?}");
         assert!(fault.message.starts_with("is not YAML: "), "{fault:?}");
+    }
+
+    #[test]
+    fn only_regular_files_are_read() {
+        for path in ["/dev/zero", "/"] {
+            let refused = read(Path::new(path)).unwrap_err().to_string();
+            assert!(refused.contains("want a regular file"), "{refused}");
+        }
     }
 
     #[test]

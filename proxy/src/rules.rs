@@ -30,6 +30,22 @@ pub(crate) struct Rules {
     flows: Box<[Arc<FlowMetrics>]>,
 }
 
+/// Says which class keeps so many seats for one workspace that a shard has none for the others, ever.
+fn warn_of_reserves(classes: &[WorkspaceClass], seats: &[u32]) {
+    let least = seats.iter().copied().min().unwrap_or(u32::MAX);
+    for class in classes {
+        let Weight::Seats(own) = class.weight else { continue };
+        let lent = u64::from(own) * u64::from(class.lendable_percent) / 100;
+        if u64::from(own) - lent.min(u64::from(own)) >= u64::from(least) {
+            let name = &class.name;
+            tracing::warn!(
+                "fairness: WorkspaceClass {name:?} keeps {own} seats for each of its workspaces where a shard has {least}: others get \
+                 none there, even while it is idle; want fewer seats or a lendablePercent"
+            );
+        }
+    }
+}
+
 impl Rules {
     /// Compiles a configuration. What `old` has used up of a rate that stays, and counted of a FlowSchema that stays, goes on.
     fn new(
@@ -47,6 +63,8 @@ impl Rules {
             limits.iter().map(|l| l.max_seats).collect()
         };
         let classes: Arc<[_]> = config.classes.as_slice().into();
+        let seats: Vec<u32> = seats.collect();
+        warn_of_reserves(&classes, &seats);
         let level = |at: u16| profile.levels().get(usize::from(at)).map_or("", |level| &level.name);
         let flow = |level: &str, flow_schema: &str| {
             let same = |o: &&Arc<FlowMetrics>| *o.level == *level && *o.flow_schema == *flow_schema;
@@ -55,7 +73,7 @@ impl Rules {
         };
         let flows = profile.flow_schemas().iter().map(|s| flow(level(s.level), &s.name)).collect();
         Self {
-            seats_max: seats.map(ceilings).collect(),
+            seats_max: seats.iter().copied().map(ceilings).collect(),
             profile: Arc::new(profile),
             rates: Rates::new(classes.clone(), index, old.and_then(|old| old.rates.as_deref())).map(Arc::new),
             classes,

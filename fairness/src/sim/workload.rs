@@ -308,11 +308,28 @@ fn check_source(scenario: &Scenario, source: &Source, field: &str, faults: &mut 
     {
         check_distribution(distribution, least, &format!("{field}.{key}"), faults);
     }
+    if source.clients > 0 && mean(source.service_s) + source.think_s < 1e-6 {
+        faults.add(
+            format!("{field}.service_s"),
+            "is none, as is think_s: time would never pass; want a mean of 0.000001 s together at least",
+        );
+    }
     for (i, (from, to)) in source.on_s.iter().enumerate() {
         if !(*from >= 0.0 && from < to && *to <= MAX_S) {
             let message = format!("is [{from}, {to}]; want from and to in seconds, from 0 and from before to");
             faults.add(format!("{field}.on_s[{i}]"), message);
         }
+    }
+}
+
+/// The mean; the least value where there is a heavy tail.
+fn mean(distribution: Distribution) -> f64 {
+    match distribution {
+        Distribution::Const { v } => v,
+        Distribution::Exp { mean } => mean,
+        Distribution::Pareto { min, .. } => min,
+        Distribution::Two { a, b, p_b } => a * (1.0 - p_b) + b * p_b,
+        Distribution::Unknown => f64::INFINITY,
     }
 }
 
@@ -369,6 +386,12 @@ mod tests {
 
     fn faults(text: &str) -> String {
         Scenario::parse(text, Path::new("w.yaml"), None).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn time_must_pass() {
+        let text = "seats: 1\nend_s: 9\nworkspaces: [{name: a, weight: 1}]\nsources: [{workspace: a, clients: 1, service_s: {dist: const, v: 0}}]\n";
+        assert!(faults(text).contains("sources[0].service_s: is none, as is think_s"), "{}", faults(text));
     }
 
     #[test]
