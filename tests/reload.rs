@@ -162,8 +162,7 @@ async fn every_way_to_change_the_file_is_noticed_and_wrong_files_are_refused() {
     assert_eq!(dev.interrupt(), Some(0));
 }
 
-/// Requests of users without privileges, who wait for two seats: each must be answered, by what it asked for or, if its level
-/// goes at that moment, by a 429.
+/// Requests of users without privileges, who wait for two seats: each must be answered, by what it asked for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_request_is_lost_while_the_file_changes_all_the_time() {
     const CHANGES: u32 = 60;
@@ -172,11 +171,9 @@ async fn no_request_is_lost_while_the_file_changes_all_the_time() {
     config_map(place, 0, &fairness("aaa", 10));
     let dev = start(place);
     let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let refused = Arc::new(AtomicU64::new(0));
     let mut clients = tokio::task::JoinSet::new();
     for n in 0..16 {
         let (client, stop, answered) = (dev.client(), stop.clone(), answered.clone());
-        let refused = refused.clone();
         let url = format!("{}/clusters/root/api/v1/namespaces/default", dev.gateway);
         clients.spawn(async move {
             while !stop.load(Relaxed) {
@@ -188,12 +185,6 @@ async fn no_request_is_lost_while_the_file_changes_all_the_time() {
                     .await
                     .unwrap_or_else(|e| panic!("client {n}: {e}"));
                 let (status, text) = (answer.status(), answer.text().await.unwrap());
-                // Its level went between classification and admission: `catch-all` lets nobody wait.
-                if status == 429 {
-                    assert!(text.contains("\"concurrency-limit\""), "{text}");
-                    refused.fetch_add(1, Relaxed);
-                    continue;
-                }
                 assert_eq!(status, 200, "{text}");
                 assert!(text.contains("\"name\":\"default\""), "{text}");
                 answered.fetch_add(1, Relaxed);
@@ -226,7 +217,6 @@ async fn no_request_is_lost_while_the_file_changes_all_the_time() {
         done.unwrap();
     }
     assert!(answered.load(Relaxed) > u64::from(CHANGES), "{answered:?}");
-    assert!(refused.load(Relaxed) < answered.load(Relaxed), "{refused:?} refused, {answered:?} answered");
     let waited = value(&text, "fairgate_request_phase_seconds_count{phase=\"wait\"} ");
     assert!(waited > CHANGES, "only {waited} requests waited");
     let count = |outcome: &str| value(&text, &format!("fairgate_config_reloads_total{{outcome=\"{outcome}\"}} "));

@@ -38,7 +38,10 @@ use std::{
     future::{Future, pending},
     hash::{BuildHasher, RandomState},
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -158,6 +161,8 @@ pub struct Gate {
     clock: Arc<dyn Clock>,
     classes: ClassLookup,
     parking: Arc<Parking>,
+    /// Serial number of the profile in force; changed behind the lock.
+    in_force: AtomicU64,
     keys: (RandomState, DefaultHashBuilder),
     /// Something earlier than what [`Gate::run`] sleeps for has come up.
     driver: Notify,
@@ -167,6 +172,10 @@ impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Gate").finish_non_exhaustive()
     }
+}
+
+fn of<'a>(request: &Request<'a>) -> Tenant<'a> {
+    request.workspace.map_or(Tenant::Platform, Tenant::Known)
 }
 
 impl Gate {
@@ -181,6 +190,7 @@ impl Gate {
         let state = State::new(now, &options, &policy);
         Arc::new(Self {
             parking: state.parking.clone(),
+            in_force: AtomicU64::new(state.profile.serial()),
             state: Mutex::new(state),
             clock: options.clock,
             classes: policy.classes,
@@ -191,29 +201,37 @@ impl Gate {
 
     /// Decides about one request, at once.
     pub fn admit(self: &Arc<Self>, request: &Request<'_>) -> Admission {
-        let tenant = request.workspace.map_or(Tenant::Platform, Tenant::Known);
-        self.decide(tenant, request)
+        self.decide(of(request), request, false).expect("only told when asked for")
+    }
+
+    /// As [`Gate::admit`], but `None` if the profile in force has not the level that the request was classified into:
+    /// nothing remembers it then, and it is to be classified again.
+    pub fn try_admit(self: &Arc<Self>, request: &Request<'_>) -> Option<Admission> {
+        self.decide(of(request), request, true)
     }
 
     /// As [`Gate::admit`], for a workspace that is not (yet) known to exist. All of them share one small
     /// node and leave nothing behind. `request.class` should come from [`Profile::classify_shared`].
     pub fn admit_unknown(self: &Arc<Self>, request: &Request<'_>) -> Admission {
-        self.decide(Tenant::Unknown, request)
+        self.decide(Tenant::Unknown, request, false).expect("only told when asked for")
     }
 
-    fn decide(self: &Arc<Self>, tenant: Tenant<'_>, request: &Request<'_>) -> Admission {
+    fn decide(self: &Arc<Self>, tenant: Tenant<'_>, request: &Request<'_>, tell: bool) -> Option<Admission> {
         let now = self.clock.now_ns();
         let key = if self.parking.is_open() { self.key(tenant, request) } else { None };
         if let Some(place) = key.and_then(|key| self.parking.take(key)) {
             let grant = Grant::unpack(self.parking.cell(place.cell).enter(now));
-            return Admission::Run(Permit::new(self.clone(), grant, Some(place)));
+            return Some(Admission::Run(Permit::new(self.clone(), grant, Some(place))));
         }
-        let decision = self.with(|state, wakes| state.admit(now, tenant, &self.classes, request, key, wakes));
-        match decision {
+        let decision = self.with(|state, wakes| {
+            let gone = tell && !state.has_level_of(request);
+            (!gone).then(|| state.admit(now, tenant, &self.classes, request, key, wakes))
+        })?;
+        Some(match decision {
             Decision::Run(grant, place) => Admission::Run(Permit::new(self.clone(), grant, place)),
             Decision::Wait(ticket) => Admission::Wait(Waiting::new(self.clone(), ticket)),
             Decision::Reject(rejection) => Admission::Reject(rejection),
-        }
+        })
     }
 
     /// Which requests may have one another's seats. Not those with a tail: their seats stay theirs for a while.
@@ -277,7 +295,25 @@ impl Gate {
     /// are served by the new one, see [`Request::profile`].
     pub fn set_profile(&self, profile: Arc<Profile>) {
         let now = self.clock.now_ns();
-        self.with(|state, wakes| state.set_profile(now, profile, wakes));
+        self.with(|state, wakes| {
+            self.in_force.store(profile.serial(), Ordering::Relaxed);
+            state.set_profile(now, profile, wakes);
+        });
+    }
+
+    /// Puts a profile in force if it was made after the one that is: whoever classifies by it must not be ahead of the
+    /// gate. Costs one load when there is nothing to do.
+    pub fn follow(&self, profile: &Arc<Profile>) {
+        if profile.serial() <= self.in_force.load(Ordering::Relaxed) {
+            return;
+        }
+        let now = self.clock.now_ns();
+        self.with(|state, wakes| {
+            if profile.serial() > state.profile.serial() {
+                state.set_profile(now, profile.clone(), wakes);
+            }
+            self.in_force.store(state.profile.serial(), Ordering::Relaxed);
+        });
     }
 
     /// The profile in force.

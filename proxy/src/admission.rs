@@ -71,22 +71,16 @@ pub(crate) fn plan(
     if kind == Kind::LongRunning {
         return Ok(plan);
     }
-    let rules = fairness.rules();
-    let profile = &rules.profile;
     let workspace = route.workspace.as_ref();
-    let (class, watches) = match workspace {
-        Some(name) => (profile.classify(name, user, &info), core.watches.interested(name, &info)),
-        None => (profile.classify_shared("", user, &info), 0),
-    };
-    let ceiling = rules.seats_max(route.shard, class.level);
-    let cost = entry.pricing.price(&info, counts(entry, workspace, &info), watches, ceiling);
-    if let Some(flow) = rules.flow(class.flow_schema) {
-        flow.seats.observe(cost.initial_seats.max(cost.final_seats).into());
+    let watches = workspace.map_or(0, |name| core.watches.interested(name, &info));
+    let ticket = ticket(fairness.rules(), entry, route, user, &info, watches);
+    if let Some(flow) = ticket.rules.flow(ticket.class.flow_schema) {
+        flow.seats.observe(ticket.cost.initial_seats.max(ticket.cost.final_seats).into());
         if matches!(info.verb, Verb::Create | Verb::Update | Verb::Patch | Verb::Delete) {
             flow.watches.observe(watches.into());
         }
     }
-    plan.ticket = Some(Ticket { rules, class, cost });
+    plan.ticket = Some(ticket);
     if kind == Kind::Watch && (workspace.is_some() || route.is_wildcard) {
         let guard = core
             .watches
@@ -95,6 +89,34 @@ pub(crate) fn plan(
         plan.watch = Some(guard);
     }
     Ok(plan)
+}
+
+/// Classifies and prices.
+fn ticket(
+    rules: Arc<Rules>,
+    entry: &core::Entry,
+    route: &Route,
+    user: &UserInfo,
+    info: &RequestInfo<'_>,
+    watches: u32,
+) -> Ticket {
+    let workspace = route.workspace.as_ref();
+    let class = match workspace {
+        Some(name) => rules.profile.classify(name, user, info),
+        None => rules.profile.classify_shared("", user, info),
+    };
+    let ceiling = rules.seats_max(route.shard, class.level);
+    let cost = entry.pricing.price(info, counts(entry, workspace, info), watches, ceiling);
+    Ticket { rules, class, cost }
+}
+
+/// Classifies and prices a request that [`plan`] has read, by the rules in force now.
+fn again(core: &Core, route: &Route, user: &UserInfo, parts: &Parts) -> Option<Ticket> {
+    let (fairness, entry) = (core.fairness.as_ref()?, core.shards.get(route.shard)?);
+    let path = route.rest(&parts.uri);
+    let info = RequestInfo::parse(parts.method.as_str(), path, parts.uri.query().unwrap_or_default()).ok()?;
+    let watches = route.workspace.as_ref().map_or(0, |name| core.watches.interested(name, &info));
+    Some(ticket(fairness.rules(), entry, route, user, &info, watches))
 }
 
 /// What is known of the objects the request is about; asked only where the price depends on it.
@@ -120,18 +142,16 @@ pub(crate) async fn admit(
     worker: &Arc<Worker>,
     route: &Route,
     identity: &Arc<Identity>,
-    plan: &Plan,
+    plan: &mut Plan,
     parts: &Parts,
     received_ns: u64,
 ) -> Result<Option<Held>, Rejection> {
     let core = &*worker.core;
     let gate = core.shards.get(route.shard).and_then(|s| s.gate.as_ref());
-    let (Some(gate), Some(ticket)) = (gate, &plan.ticket) else { return Ok(None) };
-    let Ticket { rules, class, cost } = ticket;
-    let profile = &*rules.profile;
+    let (Some(gate), Some(ticket)) = (gate, &mut plan.ticket) else { return Ok(None) };
     let workspace = route.workspace.as_ref();
-    if let (Some(rates), Some(name)) = (&rules.rates, workspace) {
-        let level = profile.levels().get(usize::from(class.level));
+    if let (Some(rates), Some(name)) = (&ticket.rules.rates, workspace) {
+        let level = ticket.rules.profile.levels().get(usize::from(ticket.class.level));
         if level.is_none_or(|level| level.kind != LevelKind::Exempt) {
             rates.check(name, &identity.user.name).map_err(|(limit, rejection)| {
                 core.metrics.rate_limited(limit);
@@ -139,8 +159,23 @@ pub(crate) async fn admit(
             })?;
         }
     }
-    let (class, cost, timeout) = (*class, *cost, plan.timeout);
+    let (timeout, is_watch) = (plan.timeout, plan.kind == Kind::Watch);
     let arrived_ns = core.clock.now_ns();
+    // Rules are replaced before the gates follow: who is told that its level is gone finds newer ones.
+    let admission = loop {
+        gate.follow(&ticket.rules.profile);
+        let Ticket { rules, class, cost } = ticket;
+        let request = Request { workspace, profile: &rules.profile, class: *class, cost: *cost, received_ns, timeout };
+        if let Some(admission) = gate.try_admit(&request) {
+            break admission;
+        }
+        match again(core, route, &identity.user, parts) {
+            Some(newer) if !Arc::ptr_eq(&newer.rules, rules) => *ticket = newer,
+            _ => break gate.admit(&request),
+        }
+    };
+    let Ticket { rules, class, cost } = &*ticket;
+    let (class, cost) = (*class, *cost);
     let list = |id, started_ns| {
         let entry = Entry {
             shard: route.shard,
@@ -152,14 +187,14 @@ pub(crate) async fn admit(
             rules: rules.clone(),
             class,
             cost,
-            is_watch: plan.kind == Kind::Watch,
+            is_watch,
             arrived_ns,
             started_ns,
             id,
         };
         Listed::new(worker, entry)
     };
-    match gate.admit(&Request { workspace, profile, class, cost, received_ns, timeout }) {
+    match admission {
         Admission::Run(permit) => Ok(Some(Held::new(list(permit.id(), Some(arrived_ns)), permit))),
         Admission::Reject(rejection) => Err(rejection),
         Admission::Wait(waiting) => {

@@ -15,7 +15,7 @@ use fairness::gate::{LevelDump, Place};
 use http::Uri;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use crate::{core::Core, index::Lookup, inflight::Entry, worker::Worker};
+use crate::{core::Core, index::Lookup, inflight::Entry, route::rest, worker::Worker};
 
 const PREFIX: &str = "/debug/api_priority_and_fairness/";
 const LEVELS: [&str; 10] = [
@@ -233,7 +233,7 @@ fn request_rows(view: &View<'_>) -> Vec<Row> {
 
 fn request_row(view: &View<'_>, level: &str, place: Place, entry: &Entry) -> Row {
     let number = |n: Option<u32>| n.map_or("-1".to_owned(), |n| n.to_string());
-    let path = entry.uri.path().get(entry.rest_at..).filter(|p| !p.is_empty()).unwrap_or("/");
+    let path = rest(&entry.uri, entry.rest_at);
     let query = entry.uri.query().unwrap_or_default();
     let user = &entry.identity.user;
     let (profile, cost) = (&entry.rules.profile, entry.cost);

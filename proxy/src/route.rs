@@ -32,6 +32,18 @@ pub(crate) struct Route {
     pub(crate) rest_at: usize,
 }
 
+impl Route {
+    /// The Kubernetes part of the client's path.
+    pub(crate) fn rest<'u>(&self, uri: &'u Uri) -> &'u str {
+        rest(uri, self.rest_at)
+    }
+}
+
+/// The part of a path that begins at `at`; never empty.
+pub(crate) fn rest(uri: &Uri, at: usize) -> &str {
+    uri.path().get(at..).filter(|path| !path.is_empty()).unwrap_or("/")
+}
+
 /// Finds the target of `uri`, waiting a moment for the index if it does not know the workspace.
 ///
 /// # Errors

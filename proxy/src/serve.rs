@@ -104,7 +104,7 @@ async fn steps(worker: &Arc<Worker>, peer: &Arc<Peer>, arrived_ns: u64, request:
         Ok(route) => route,
         Err(status) => return refuse(&status, "workspace"),
     };
-    let path = parts.uri.path().get(route.rest_at..).filter(|p| !p.is_empty()).unwrap_or("/");
+    let path = route.rest(&parts.uri);
     let query = parts.uri.query().unwrap_or_default();
     let mut plan = match admission::plan(core, &route, user, parts.method.as_str(), path, query) {
         Ok(plan) => plan,

@@ -282,6 +282,13 @@ impl State {
         Decision::Reject(self.reject(now, workspace, level, flow, width, reason))
     }
 
+    /// Whether the profile in force has the level that the request was classified into.
+    pub(super) fn has_level_of(&self, request: &Request<'_>) -> bool {
+        request.profile.serial() == self.profile.serial()
+            || (request.profile.levels().get(usize::from(request.class.level)))
+                .is_some_and(|level| self.profile.level_named(&level.name).is_some())
+    }
+
     /// Level and counters of a request. A stale classification is read by name: an index of another profile could
     /// mean any level, even `exempt`. What was not exempt there cannot become it: that level has a name of its own.
     fn place(&self, request: &Request<'_>) -> (u16, u32) {

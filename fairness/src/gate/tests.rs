@@ -551,3 +551,26 @@ proptest! {
         }});
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn whoever_is_behind_is_told_and_the_gate_is_never_behind() {
+    let (gate, a) = (gate(100), workspace("a"));
+    let ask = |profile: &'static Profile, level: &str| Request {
+        profile,
+        class: class(profile, level),
+        ..request(&gate, &a, "workload-low", 1)
+    };
+    let [_, newer, _] = &*PROFILES;
+    let gone = PROFILE.levels().iter().find(|l| newer.level_named(&l.name).is_none()).expect("they differ");
+    let stays = PROFILE.levels().iter().find(|l| newer.level_named(&l.name).is_some()).expect("some level stays");
+    gate.set_profile(newer.clone());
+    assert!(gate.try_admit(&ask(&PROFILE, &gone.name)).is_none());
+    assert!(gate.try_admit(&ask(&PROFILE, &stays.name)).is_some());
+    assert_eq!((gate.shard_stats().waiting, gate.shard_stats().in_use), (0, 0), "nothing remembers it");
+    // One that was made later takes its place, one that was made earlier does not.
+    let latest = Arc::new(Profile::bootstrap());
+    gate.follow(&latest);
+    assert_eq!(gate.profile().serial(), latest.serial());
+    gate.follow(newer);
+    assert_eq!(gate.profile().serial(), latest.serial());
+}
