@@ -219,19 +219,6 @@ mod tests {
         assert_eq!(cases.len(), 118);
     }
 
-    /// The limits in force of one level of a vector.
-    fn limits(level: &Value) -> Limits {
-        let seats = |field| vectors::number(level, field) as u32;
-        Limits {
-            nominal: seats("nominalCL"),
-            lendable: seats("lendableCL"),
-            min: seats("minCL"),
-            borrowing: seats("borrowingCL"),
-            max: seats("maxCL"),
-            max_seats: seats("maxSeats"),
-        }
-    }
-
     /// Every adjustment of `borrowing.json`, from the demand that was measured.
     #[test]
     fn adjustments_are_those_of_kubernetes() {
@@ -243,7 +230,7 @@ mod tests {
                 let levels = step["levels"].as_array().unwrap();
                 let demand = |level: &Value| Demand {
                     exempt: level["name"] == "exempt",
-                    limits: limits(configured.iter().find(|c| c["name"] == level["name"]).unwrap()),
+                    limits: vectors::limits(configured.iter().find(|c| c["name"] == level["name"]).unwrap()),
                     high_watermark: vectors::number(level, "highWatermark") as u32,
                     smoothed: level["smoothed"].as_f64().unwrap(),
                 };

@@ -38,6 +38,13 @@ impl Gate {
         Arc::new(Self { parking, locked: Mutex::new(Locked { lot, given_back: [0; 2] }) })
     }
 
+    /// One request of ours came and went.
+    fn with_one_parked() -> Arc<Self> {
+        let gate = Self::open();
+        gate.end(gate.assign(OURS));
+        gate
+    }
+
     fn assign(&self, key: Key) -> Place {
         let mut locked = self.locked.lock().unwrap();
         self.parking.assign(&mut locked.lot, key).expect("the lot is open and has a cell")
@@ -92,8 +99,7 @@ fn what_is_parked_while_the_lot_closes_is_given_back_once() {
 #[test]
 fn a_request_that_takes_seats_while_the_lot_closes_gives_them_back_once() {
     loom::model(|| {
-        let gate = Gate::open();
-        gate.end(gate.assign(OURS));
+        let gate = Gate::with_one_parked();
         let other = gate.clone();
         let runs = thread::spawn(move || other.run(OURS));
         gate.close();
@@ -105,8 +111,7 @@ fn a_request_that_takes_seats_while_the_lot_closes_gives_them_back_once() {
 #[test]
 fn parked_seats_go_to_one_request_only() {
     loom::model(|| {
-        let gate = Gate::open();
-        gate.end(gate.assign(OURS));
+        let gate = Gate::with_one_parked();
         let other = gate.clone();
         let first = thread::spawn(move || other.parking.take(OURS));
         let second = gate.parking.take(OURS);
@@ -136,8 +141,7 @@ fn two_requests_come_and_go_in_one_stack() {
 #[test]
 fn a_stack_that_changes_hands_gives_nothing_to_the_old_ones() {
     loom::model(|| {
-        let gate = Gate::open();
-        gate.end(gate.assign(OURS));
+        let gate = Gate::with_one_parked();
         let other = gate.clone();
         let runs = thread::spawn(move || other.run(OURS));
         gate.close();

@@ -16,9 +16,10 @@ use bytes::Bytes;
 use config::FairnessConfig;
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt;
+use hyper::body::Incoming;
 use proxy::{Body, Gateway, GatewayOptions, ShardOptions};
 use support::*;
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::{sync::mpsc::UnboundedSender, task::JoinHandle};
 
 /// One level for everybody, which queues or refuses.
 fn one_level(response: &str) -> FairnessConfig {
@@ -80,33 +81,15 @@ impl Held {
     }
 }
 
-fn fair(shard: ShardOptions, config: FairnessConfig) -> Gateway {
-    Gateway::start(GatewayOptions { fairness: Some(config), ..options(vec![shard]) }).unwrap()
-}
-
-/// What the admin address answers.
-async fn admin(gateway: &Gateway, path: &str) -> String {
-    let ask = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-    raw(gateway.admin_address(), ask.as_bytes(), |_| false).await
-}
-
-/// The sum of a metric's series.
-async fn metric(gateway: &Gateway, name: &str) -> f64 {
-    let text = admin(gateway, "/metrics").await;
-    let lines = text.lines().filter(|l| l.starts_with(name) && !l.starts_with(&format!("{name}_")));
-    lines.map(|l| l.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
-}
-
-async fn metric_becomes(gateway: &Gateway, name: &str, want: f64) {
-    let deadline = std::time::Instant::now() + PATIENCE;
-    loop {
-        let got = metric(gateway, name).await;
-        if got == want {
-            return;
-        }
-        assert!(std::time::Instant::now() < deadline, "{name} stays {got}, not {want}");
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
+/// Two requests at a shard with one seat; the other's end is a task.
+async fn one_runs_and_one_waits(
+    gateway: &Gateway,
+) -> (Response<Incoming>, JoinHandle<hyper::Result<Response<Incoming>>>) {
+    let first = h1(gateway).await.send_request(get("/clusters/a/api/v1/pods")).await.unwrap();
+    let mut second = h1(gateway).await;
+    let second = tokio::spawn(async move { second.send_request(get("/clusters/a/api/v1/pods")).await });
+    metric_becomes(gateway, WAITING, 1.0).await;
+    (first, second)
 }
 
 const WAITING: &str = "apiserver_flowcontrol_current_inqueue_requests";
@@ -313,10 +296,7 @@ spec:
 async fn a_new_configuration_takes_effect_and_loses_nobody() {
     let held = Held::default();
     let gateway = fair(held.shard(1), one_level(QUEUE));
-    let _first = h1(&gateway).await.send_request(get("/clusters/a/api/v1/pods")).await.unwrap();
-    let mut second = h1(&gateway).await;
-    let second = tokio::spawn(async move { second.send_request(get("/clusters/a/api/v1/pods")).await });
-    metric_becomes(&gateway, WAITING, 1.0).await;
+    let (_first, second) = one_runs_and_one_waits(&gateway).await;
     let uid = async |gateway: &Gateway| {
         once(gateway, get("/clusters/a/quick")).await.1["x-kubernetes-pf-flowschema-uid"].clone()
     };
@@ -363,10 +343,7 @@ async fn probes_are_answered_while_all_seats_are_taken() {
 async fn a_drain_cuts_off_who_still_waits() {
     let held = Held::default();
     let gateway = fair(held.shard(1), one_level(QUEUE));
-    let _first = h1(&gateway).await.send_request(get("/clusters/a/api/v1/pods")).await.unwrap();
-    let mut second = h1(&gateway).await;
-    let second = tokio::spawn(async move { second.send_request(get("/clusters/a/api/v1/pods")).await });
-    metric_becomes(&gateway, WAITING, 1.0).await;
+    let (_first, second) = one_runs_and_one_waits(&gateway).await;
     tokio::time::timeout(PATIENCE, gateway.shutdown(std::time::Duration::from_millis(50))).await.unwrap();
     assert!(second.await.unwrap().is_err());
 }

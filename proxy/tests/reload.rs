@@ -16,7 +16,7 @@ use bytes::Bytes;
 use config::FairnessConfig;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
-use proxy::{Body, Gateway, GatewayOptions, ShardOptions};
+use proxy::{Body, ShardOptions};
 use support::*;
 use tokio::{sync::mpsc::UnboundedSender, task::JoinSet};
 
@@ -81,38 +81,6 @@ fn variants() -> Vec<FairnessConfig> {
     .collect()
 }
 
-async fn metrics(gateway: &Gateway) -> String {
-    let ask = "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
-    raw(gateway.admin_address(), ask.as_bytes(), |_| false).await
-}
-
-async fn metric(gateway: &Gateway, name: &str) -> f64 {
-    sum(&metrics(gateway).await, name)
-}
-
-/// The sum of a metric's series.
-fn sum(text: &str, name: &str) -> f64 {
-    let lines = text.lines().filter(|l| l.starts_with(name) && !l.starts_with(&format!("{name}_")));
-    lines.map(|l| l.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
-}
-
-async fn metric_becomes(gateway: &Gateway, name: &str, want: f64) {
-    let deadline = std::time::Instant::now() + PATIENCE;
-    loop {
-        let got = metric(gateway, name).await;
-        if got == want {
-            return;
-        }
-        assert!(std::time::Instant::now() < deadline, "{name} stays {got}, not {want}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
-fn fair(shard: ShardOptions, config: FairnessConfig) -> Gateway {
-    let shard = ShardOptions { seats: SEATS, ..shard };
-    Gateway::start(GatewayOptions { fairness: Some(config), ..options(vec![shard]) }).unwrap()
-}
-
 /// Counts what a shard runs at the same time.
 #[derive(Default)]
 struct Load {
@@ -125,7 +93,7 @@ impl Load {
     /// A shard for which each request is a moment's work; the answer names the request.
     fn shard(self: &Arc<Self>) -> ShardOptions {
         let load = self.clone();
-        local(move |request: Request<Body>| {
+        let shard = local(move |request: Request<Body>| {
             let load = load.clone();
             async move {
                 let running = load.running.fetch_add(1, SeqCst) + 1;
@@ -135,7 +103,8 @@ impl Load {
                 load.served.fetch_add(1, SeqCst);
                 ok(request.uri().path().to_owned())
             }
-        })
+        });
+        ShardOptions { seats: SEATS, ..shard }
     }
 }
 
@@ -209,11 +178,12 @@ struct Held(Arc<Mutex<Vec<UnboundedSender<Bytes>>>>);
 impl Held {
     fn shard(&self) -> ShardOptions {
         let held = self.clone();
-        local(move |_: Request<Body>| {
+        let shard = local(move |_: Request<Body>| {
             let (sender, body) = channel();
             held.0.lock().unwrap().push(sender);
             std::future::ready(Response::new(body))
-        })
+        });
+        ShardOptions { seats: SEATS, ..shard }
     }
 
     fn running(&self) -> usize {
@@ -251,7 +221,7 @@ async fn waiting_requests_stay_when_their_level_goes_or_shrinks() {
         metric_becomes(&gateway, WAITING, (CLIENTS - running) as f64).await;
         gateway.reload_fairness(&parse(&after));
         // Whoever waits or runs is still shown, under the level that is gone too.
-        let text = metrics(&gateway).await;
+        let text = admin(&gateway, "/metrics").await;
         let shown = |at: &str| sum(&text, &format!("{WAITING}{at}")) + sum(&text, &format!("{EXECUTING}{at}"));
         assert_eq!(shown(""), CLIENTS as f64, "{after}");
         assert_eq!(shown("{priority_level=\"all\""), CLIENTS as f64, "{after}\n{text}");

@@ -229,18 +229,6 @@ mod tests {
         assert_eq!(cases.len(), 30);
     }
 
-    fn limits(level: &Value) -> Limits {
-        let seats = |field| vectors::number(level, field) as u32;
-        Limits {
-            nominal: seats("nominalCL"),
-            lendable: seats("lendableCL"),
-            min: seats("minCL"),
-            borrowing: seats("borrowingCL"),
-            max: seats("maxCL"),
-            max_seats: seats("maxSeats"),
-        }
-    }
-
     /// `borrowing.json` from the raw events of demand.
     #[test]
     fn adjustments_from_raw_demand_are_those_of_kubernetes() {
@@ -248,7 +236,8 @@ mod tests {
         for case in &cases {
             let configured = case["initialLevels"].as_array().unwrap();
             let name = |level: &Value| level["name"].as_str().unwrap().to_owned();
-            let mut adjustment = Adjustment::new(configured.iter().map(|l| (l["name"] == "exempt", limits(l))));
+            let mut adjustment =
+                Adjustment::new(configured.iter().map(|l| (l["name"] == "exempt", vectors::limits(l))));
             let mut demand = vec![Integrator::new(0); configured.len()];
             adjustment.adjust(demand.iter_mut().map(|d| d.reset(0)));
             for (level, want) in adjustment.levels.iter().zip(configured) {

@@ -243,3 +243,38 @@ pub async fn noting_upstream(seen: &Seen) -> ShardOptions {
 pub fn boxed(text: &'static str) -> Body {
     Body::new(Full::new(Bytes::from_static(text.as_bytes())))
 }
+
+/// What the admin address answers.
+pub async fn admin(gateway: &Gateway, path: &str) -> String {
+    let ask = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    raw(gateway.admin_address(), ask.as_bytes(), |_| false).await
+}
+
+/// The sum of a metric's series in an exposition.
+pub fn sum(text: &str, name: &str) -> f64 {
+    let lines = text.lines().filter(|l| l.starts_with(name) && !l.starts_with(&format!("{name}_")));
+    lines.map(|l| l.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+}
+
+/// The same at this moment.
+pub async fn metric(gateway: &Gateway, name: &str) -> f64 {
+    sum(&admin(gateway, "/metrics").await, name)
+}
+
+/// Looks until it has the value.
+pub async fn metric_becomes(gateway: &Gateway, name: &str, want: f64) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let got = metric(gateway, name).await;
+        if got == want {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{name} stays {got}, not {want}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// A shard under fairness.
+pub fn fair(shard: ShardOptions, config: config::FairnessConfig) -> Gateway {
+    Gateway::start(GatewayOptions { fairness: Some(config), ..options(vec![shard]) }).unwrap()
+}
