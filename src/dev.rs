@@ -7,9 +7,9 @@ use apiserver_api::{Status, url};
 use apiserver_cache::CacheServer;
 use apiserver_server::{ApiServer, Registry, Trust};
 use apiserver_storage::{Embedded, Store};
-use config::{Compat, FairnessConfig, GatewayConfig};
+use config::{Compat, FairnessConfig, GatewayConfig, Limits};
 use observers::Observers;
-use proxy::{Body, Directory, Gateway, GatewayOptions, Limits, LocalService, ShardOptions, Upstream};
+use proxy::{Body, Directory, Gateway, GatewayOptions, LocalService, ShardOptions, Upstream};
 use tokio::{runtime::Runtime, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -64,7 +64,7 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
         compat: config.compat,
         healthy: Some(healthy(store.clone())),
         directory: Directory::Watch,
-        limits: Limits::default(),
+        limits: config.limits,
     })
     .map_err(|e| anyhow::Error::new(e).context("cannot start the gateway"))?;
     runtime.block_on(gateway.ready());
@@ -87,6 +87,7 @@ struct Settings {
     fairness: Option<FairnessConfig>,
     compat: Compat,
     observers: observers::Options,
+    limits: Limits,
 }
 
 impl Settings {
@@ -106,6 +107,7 @@ impl Settings {
             seats: args.seats.unwrap_or(SEATS),
             fairness,
             compat: file.as_ref().map_or(Compat::Fairgate, |f| f.fairness.compat),
+            limits: file.as_ref().map_or_else(Limits::default, |f| f.limits),
         })
     }
 }

@@ -4,7 +4,7 @@ use std::{fs, path::Path, sync::Arc};
 
 use anyhow::Context;
 use config::{GatewayConfig, ListenTls, Shard, ShardTls};
-use proxy::{Directory, Gateway, GatewayOptions, Limits, RemoteOptions, ShardOptions, Upstream};
+use proxy::{Directory, Gateway, GatewayOptions, RemoteOptions, ShardOptions, Upstream};
 
 use crate::{Failure, cli, pki, reload::Reloader, run};
 
@@ -31,7 +31,7 @@ pub(crate) fn serve(args: &cli::Serve) -> Result<(), Failure> {
         compat: config.fairness.compat,
         healthy: None,
         directory: Directory::Watch,
-        limits: Limits::default(),
+        limits: config.limits,
     })
     .map_err(|e| anyhow::Error::new(e).context("cannot start the gateway"))?;
     println!("gateway: {scheme}://{}\nadmin:   http://{}", gateway.address(), gateway.admin_address());

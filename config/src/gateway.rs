@@ -14,6 +14,7 @@ use serde::Deserialize;
 use crate::{
     document,
     fault::{ConfigError, Faults},
+    limits::{Limits, RawLimits},
     read::{self, Rules},
 };
 
@@ -43,6 +44,8 @@ pub struct GatewayConfig {
     pub fairness: Fairness,
     /// Counting of objects.
     pub observers: Observers,
+    /// What one client may take, and how long things may last.
+    pub limits: Limits,
 }
 
 /// See [`GatewayConfig::listen`].
@@ -198,6 +201,7 @@ struct Raw {
     shards: Vec<RawShard>,
     fairness: RawFairness,
     observers: RawObservers,
+    limits: RawLimits,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -306,6 +310,7 @@ impl Checker<'_, '_> {
             compat: self.compat(raw.fairness.compat.as_deref()),
         };
         let observers = self.observers(&raw.observers);
+        let limits = raw.limits.check(self.faults);
         Some(GatewayConfig {
             workers: usize::try_from(raw.workers).ok()?,
             listen: listen?,
@@ -314,6 +319,7 @@ impl Checker<'_, '_> {
             shards,
             fairness,
             observers: observers?,
+            limits,
         })
     }
 

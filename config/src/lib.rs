@@ -12,6 +12,7 @@ mod fairness;
 mod fault;
 mod file;
 mod gateway;
+mod limits;
 mod read;
 
 pub use self::{
@@ -20,4 +21,5 @@ pub use self::{
     fault::{ConfigError, Fault, Faults, Position},
     file::File,
     gateway::{Admin, Authentication, Compat, Fairness, GatewayConfig, Listen, ListenTls, Observers, Shard, ShardTls},
+    limits::Limits,
 };

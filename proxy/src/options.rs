@@ -1,7 +1,8 @@
 //! What a gateway needs to know when it starts.
 
-use std::{convert::Infallible, net::TcpListener, sync::Arc, time::Duration};
+use std::{convert::Infallible, net::TcpListener, sync::Arc};
 
+pub use config::Limits;
 use config::{Compat, FairnessConfig};
 use observers::{Observers, WorkspaceEvent};
 use tokio::sync::mpsc;
@@ -52,53 +53,6 @@ pub enum Directory {
     /// An index fed by watches of LogicalClusters and Workspaces. A single shard that does not serve
     /// LogicalClusters is treated as [`Static`](Self::Static), and the log says so.
     Watch,
-}
-
-/// Limits at the door. Every one of them only ever hurts the client that runs into it.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Open client connections, over all workers.
-    pub connections: usize,
-    /// Bytes of names and values of one request's headers; more gets 431.
-    pub header_bytes: usize,
-    /// Streams of one HTTP/2 connection.
-    pub streams: u32,
-    /// From the acceptance of a connection to the end of its TLS handshake or its first byte, and from the first byte
-    /// of a request head to its last.
-    pub head_timeout: Duration,
-    /// A connection without an open request is closed after this.
-    pub idle_timeout: Duration,
-    /// A client that neither takes nor sends a byte of a body that waits for it is cut off after this.
-    pub stall_timeout: Duration,
-    /// Connections to one shard, per worker.
-    pub upstream_connections: usize,
-    /// Until a connection to a shard stands, TLS included.
-    pub connect_timeout: Duration,
-    /// Until a shard begins to answer a request that is not long-running and names no `timeout`, and between two parts
-    /// of its answer.
-    pub request_timeout: Duration,
-    /// A watch that the shard has not begun to answer after this gives its seats back and goes on without.
-    pub watch_start_timeout: Duration,
-    /// How long a request for an unknown workspace waits for the index to learn of it.
-    pub lookup_wait: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            connections: 20_000,
-            header_bytes: 64 << 10,
-            streams: 250,
-            head_timeout: Duration::from_secs(15),
-            idle_timeout: Duration::from_secs(180),
-            stall_timeout: Duration::from_secs(30),
-            upstream_connections: 10_000,
-            connect_timeout: Duration::from_secs(5),
-            request_timeout: Duration::from_secs(60),
-            watch_start_timeout: Duration::from_secs(30),
-            lookup_wait: Duration::from_millis(100),
-        }
-    }
 }
 
 /// Everything [`Gateway::start`](crate::Gateway::start) needs.

@@ -17,6 +17,7 @@ shards:
   seats: 1
 observers: { resyncInterval: 90s }
 fairness: { enabled: false, file: fairness.yaml, compat: upstream }
+limits: { connections: 500, bodyBytes: 3145728, headTimeout: 10s, connectionAge: 1h30m, lookupWait: 0s }
 ";
 
 fn parse(text: &str) -> Result<GatewayConfig, Vec<String>> {
@@ -45,6 +46,16 @@ fn a_full_file_is_read() {
     let file = Some("/etc/fairgate/fairness.yaml".into());
     assert_eq!(config.fairness, Fairness { enabled: false, file, compat: Compat::Upstream });
     assert_eq!(config.observers.resync_interval, Duration::from_secs(90));
+    let want = Limits {
+        connections: 500,
+        connections_per_address: 500,
+        body_bytes: Some(3 << 20),
+        head_timeout: Duration::from_secs(10),
+        connection_age: Some(Duration::from_secs(5400)),
+        lookup_wait: Duration::ZERO,
+        ..Limits::default()
+    };
+    assert_eq!(config.limits, want);
 }
 
 #[test]
@@ -59,6 +70,28 @@ fn what_is_left_out_has_defaults() {
     assert_eq!(config.authentication.drop_groups, DROPPED_GROUPS);
     assert_eq!(config.fairness, Fairness { enabled: true, file: None, compat: Compat::Fairgate });
     assert_eq!(config.observers.resync_interval, Duration::from_secs(300));
+    assert_eq!(config.limits, Limits::default());
+}
+
+#[test]
+fn limits_have_bounds() {
+    let limits = |text: &str| parse(&GOOD.replace("connections: 500,", &format!("connections: 500, {text},")));
+    for (text, want) in [
+        ("connectionsPerAddress: 501", "limits.connectionsPerAddress: is 501; want 1 to 500"),
+        ("headerBytes: 1000", "limits.headerBytes: is 1000; want 4096 to 131072"),
+        ("headerBytes: 64Ki", "limits.headerBytes: is the text \"64Ki\"; want an integer, without quotes"),
+        ("streams: 0", "limits.streams: is 0; want 1 to 10000"),
+        ("goawaysPerMillion: 20001", "limits.goawaysPerMillion: is 20001; want 0 to 20000"),
+        ("idleTimeout: 500ms", "limits.idleTimeout: is \"500ms\"; want a duration from 1s to 24h"),
+        ("idleTimeout: 30", "limits.idleTimeout: is the number 30; want text: put it in quotes"),
+        ("requestTimeout: 2h", "limits.requestTimeout: is \"2h\"; want a duration from 1s to 1h"),
+        ("tunnelIdleTimeout: -1h", "limits.tunnelIdleTimeout: is \"-1h\"; want a duration from 10s to 720h"),
+        ("stallTimout: 5s", "limits.stallTimout: is no known key; want stallTimeout"),
+    ] {
+        let faults = limits(text).unwrap_err();
+        assert!(faults.len() == 1 && faults[0].contains(want), "{text}: {faults:?}");
+    }
+    assert_eq!(limits("connectionsPerAddress: 500, headerBytes: 131072, streams: 1").unwrap().limits.streams, 1);
 }
 
 #[test]

@@ -1,0 +1,208 @@
+//! The `limits` of `gateway.yaml`: what one client may take at the door.
+//!
+//! Every one of them only ever hurts the client that runs into it. Time limits are enforced once a second, so a whole
+//! second is the finest that has an effect.
+
+use std::{fmt, ops::RangeInclusive, time::Duration};
+
+use apiserver_api::list_options::parse_duration;
+use serde::Deserialize;
+
+use crate::fault::Faults;
+
+const SECOND: u64 = 1;
+const MINUTE: u64 = 60;
+const HOUR: u64 = 60 * MINUTE;
+const DAY: u64 = 24 * HOUR;
+
+/// Limits at the door and towards shards. A plain value: who puts another one in force swaps it whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Open client connections, over all workers; more are closed unanswered.
+    pub connections: usize,
+    /// The same for one client address; of IPv6 the first 64 bits count.
+    pub connections_per_address: usize,
+    /// Connections that have not got through their TLS handshake or sent their first byte; one more ends the oldest.
+    pub handshakes: usize,
+    /// Bytes of names and values of one request's headers; more gets 431.
+    pub header_bytes: usize,
+    /// Header fields of one request; more gets 431.
+    pub header_count: usize,
+    /// Bytes of one request's body; more gets 413. `None`: any.
+    pub body_bytes: Option<u64>,
+    /// Streams of one HTTP/2 connection.
+    pub streams: u32,
+    /// Streams that the client of one HTTP/2 connection may reset within a minute; more ends the connection.
+    pub resets_per_minute: u32,
+    /// PING, SETTINGS, PRIORITY, empty DATA and unknown frames on one HTTP/2 connection within a minute; more ends it.
+    pub control_frames_per_minute: u32,
+    /// From the acceptance of a connection to the end of its TLS handshake or its first byte, and from the first byte
+    /// of a request head to its last.
+    pub head_timeout: Duration,
+    /// A connection without an open request is closed after this.
+    pub idle_timeout: Duration,
+    /// A client that neither takes nor sends a byte of a body that waits for it is cut off after this.
+    pub stall_timeout: Duration,
+    /// A connection this old, give or take a tenth, takes no new requests: the client is told to open another. `None`: any age.
+    pub connection_age: Option<Duration>,
+    /// Of a million HTTP/2 requests, how many are followed by the request to open another connection.
+    pub goaways_per_million: u32,
+    /// Open connections that have switched protocols (exec, attach, port-forward); more get 503.
+    pub tunnels: usize,
+    /// Such a connection is closed when no byte has passed for this long.
+    pub tunnel_idle_timeout: Duration,
+    /// Connections to one shard, per worker.
+    pub upstream_connections: usize,
+    /// Until a connection to a shard stands, TLS included.
+    pub connect_timeout: Duration,
+    /// Until a shard begins to answer a request that is not long-running and names no `timeout`, and between two parts
+    /// of its answer.
+    pub request_timeout: Duration,
+    /// A watch that the shard has not begun to answer after this gives its seats back and goes on without.
+    pub watch_start_timeout: Duration,
+    /// How long a request for an unknown workspace waits for the index to learn of it.
+    pub lookup_wait: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 20_000,
+            connections_per_address: 10_000,
+            handshakes: 10_000,
+            header_bytes: 64 << 10,
+            header_count: 100,
+            body_bytes: None,
+            streams: 250,
+            resets_per_minute: 1000,
+            control_frames_per_minute: 6000,
+            head_timeout: Duration::from_secs(15),
+            idle_timeout: Duration::from_secs(3 * MINUTE),
+            stall_timeout: Duration::from_secs(30),
+            connection_age: None,
+            goaways_per_million: 0,
+            tunnels: 1000,
+            tunnel_idle_timeout: Duration::from_secs(4 * HOUR),
+            upstream_connections: 10_000,
+            connect_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(MINUTE),
+            watch_start_timeout: Duration::from_secs(30),
+            lookup_wait: Duration::from_millis(100),
+        }
+    }
+}
+
+/// As written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct RawLimits {
+    connections: Option<u64>,
+    connections_per_address: Option<u64>,
+    handshakes: Option<u64>,
+    header_bytes: Option<u64>,
+    header_count: Option<u64>,
+    body_bytes: Option<u64>,
+    streams: Option<u64>,
+    resets_per_minute: Option<u64>,
+    control_frames_per_minute: Option<u64>,
+    head_timeout: Option<String>,
+    idle_timeout: Option<String>,
+    stall_timeout: Option<String>,
+    connection_age: Option<String>,
+    goaways_per_million: Option<u64>,
+    tunnels: Option<u64>,
+    tunnel_idle_timeout: Option<String>,
+    upstream_connections: Option<u64>,
+    connect_timeout: Option<String>,
+    request_timeout: Option<String>,
+    watch_start_timeout: Option<String>,
+    lookup_wait: Option<String>,
+}
+
+impl RawLimits {
+    /// The limits, with defaults for what is not given or faulty.
+    pub(crate) fn check(&self, faults: &mut Faults<'_>) -> Limits {
+        let mut limits = Limits::default();
+        let l = &mut limits;
+        let mut check = Check { faults };
+        check.number("connections", self.connections, 1..=1_000_000, &mut l.connections);
+        // A lower limit on all is one on each.
+        l.connections_per_address = l.connections_per_address.min(l.connections);
+        let most = l.connections as u64;
+        check.number("connectionsPerAddress", self.connections_per_address, 1..=most, &mut l.connections_per_address);
+        check.number("handshakes", self.handshakes, 1..=1_000_000, &mut l.handshakes);
+        // Both protocols read up to 256 KiB of a head, so that a Status can be the answer.
+        check.number("headerBytes", self.header_bytes, 4096..=128 << 10, &mut l.header_bytes);
+        check.number("headerCount", self.header_count, 16..=1000, &mut l.header_count);
+        let mut body_bytes = 0;
+        check.number("bodyBytes", self.body_bytes, 1024..=1 << 40, &mut body_bytes);
+        l.body_bytes = self.body_bytes.map(|_| body_bytes);
+        check.number("streams", self.streams, 1..=10_000, &mut l.streams);
+        check.number("resetsPerMinute", self.resets_per_minute, 10..=1_000_000, &mut l.resets_per_minute);
+        let frames = &mut l.control_frames_per_minute;
+        check.number("controlFramesPerMinute", self.control_frames_per_minute, 100..=10_000_000, frames);
+        check.time("headTimeout", self.head_timeout.as_deref(), SECOND..=10 * MINUTE, &mut l.head_timeout);
+        check.time("idleTimeout", self.idle_timeout.as_deref(), SECOND..=DAY, &mut l.idle_timeout);
+        check.time("stallTimeout", self.stall_timeout.as_deref(), SECOND..=HOUR, &mut l.stall_timeout);
+        let mut age = Duration::ZERO;
+        check.time("connectionAge", self.connection_age.as_deref(), 10 * SECOND..=30 * DAY, &mut age);
+        l.connection_age = self.connection_age.as_ref().map(|_| age);
+        // Kubernetes' own bound for the chance of a GOAWAY is two in a hundred too.
+        check.number("goawaysPerMillion", self.goaways_per_million, 0..=20_000, &mut l.goaways_per_million);
+        check.number("tunnels", self.tunnels, 0..=1_000_000, &mut l.tunnels);
+        let idle = &mut l.tunnel_idle_timeout;
+        check.time("tunnelIdleTimeout", self.tunnel_idle_timeout.as_deref(), 10 * SECOND..=30 * DAY, idle);
+        check.number("upstreamConnections", self.upstream_connections, 1..=1_000_000, &mut l.upstream_connections);
+        check.time("connectTimeout", self.connect_timeout.as_deref(), SECOND..=MINUTE, &mut l.connect_timeout);
+        check.time("requestTimeout", self.request_timeout.as_deref(), SECOND..=HOUR, &mut l.request_timeout);
+        let start = &mut l.watch_start_timeout;
+        check.time("watchStartTimeout", self.watch_start_timeout.as_deref(), SECOND..=HOUR, start);
+        check.time("lookupWait", self.lookup_wait.as_deref(), 0..=10 * SECOND, &mut l.lookup_wait);
+        limits
+    }
+}
+
+struct Check<'a, 'n> {
+    faults: &'a mut Faults<'n>,
+}
+
+impl Check<'_, '_> {
+    fn number<T: TryFrom<u64>>(&mut self, field: &str, value: Option<u64>, range: RangeInclusive<u64>, to: &mut T) {
+        let Some(value) = value else { return };
+        match T::try_from(value).ok().filter(|_| range.contains(&value)) {
+            Some(value) => *to = value,
+            None => self.fault(field, value, format_args!("{} to {}", range.start(), range.end())),
+        }
+    }
+
+    /// The range is in seconds.
+    fn time(&mut self, field: &str, value: Option<&str>, range: RangeInclusive<u64>, to: &mut Duration) {
+        let Some(text) = value else { return };
+        let time = parse_duration(text).and_then(|nanos| u64::try_from(nanos).ok()).map(Duration::from_nanos);
+        let (least, most) = (Duration::from_secs(*range.start()), Duration::from_secs(*range.end()));
+        match time.filter(|time| (least..=most).contains(time)) {
+            Some(time) => *to = time,
+            None => {
+                let want = format_args!("a duration from {} to {}", Seconds(*range.start()), Seconds(*range.end()));
+                self.fault(field, format_args!("{text:?}"), want);
+            }
+        }
+    }
+
+    fn fault(&mut self, field: &str, found: impl fmt::Display, want: fmt::Arguments<'_>) {
+        self.faults.add(format!("limits.{field}"), format!("is {found}; want {want}"));
+    }
+}
+
+/// As it would be written.
+struct Seconds(u64);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            s if s >= HOUR && s % HOUR == 0 => write!(f, "{}h", s / HOUR),
+            s if s >= MINUTE && s % MINUTE == 0 => write!(f, "{}m", s / MINUTE),
+            s => write!(f, "{s}s"),
+        }
+    }
+}
