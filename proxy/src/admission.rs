@@ -10,16 +10,17 @@ use crate::{
     core::{self, Core},
     identity::Identity,
     inflight::{Entry, Held, Listed},
-    metrics::Metrics,
     refusal::temporary,
     route::Route,
     rules::Rules,
+    trail::Trail,
     worker::Worker,
 };
 
 /// What the door has to know of a request once its path has been read.
 pub(crate) struct Plan {
     pub(crate) kind: Kind,
+    pub(crate) verb: Verb,
     /// `None` when it bypasses fairness.
     pub(crate) ticket: Option<Ticket>,
     /// How long it may take altogether, if it says so.
@@ -66,7 +67,7 @@ pub(crate) fn plan(
         _ => Kind::Plain,
     };
     let timeout = if kind == Kind::Plain { request_timeout(query)? } else { None };
-    let mut plan = Plan { kind, ticket: None, timeout, watch: None };
+    let mut plan = Plan { kind, verb: info.verb, ticket: None, timeout, watch: None };
     let (Some(fairness), Some(entry)) = (&core.fairness, core.shards.get(route.shard)) else { return Ok(plan) };
     if kind == Kind::LongRunning {
         return Ok(plan);
@@ -144,7 +145,7 @@ pub(crate) async fn admit(
     identity: &Arc<Identity>,
     plan: &mut Plan,
     parts: &Parts,
-    received_ns: u64,
+    trail: &mut Trail,
 ) -> Result<Option<Held>, Rejection> {
     let core = &*worker.core;
     let gate = core.shards.get(route.shard).and_then(|s| s.gate.as_ref());
@@ -161,6 +162,8 @@ pub(crate) async fn admit(
     }
     let (timeout, is_watch) = (plan.timeout, plan.kind == Kind::Watch);
     let arrived_ns = core.clock.now_ns();
+    let received_ns = trail.arrived_ns;
+    trail.queued_ns = Some(arrived_ns);
     // Rules are replaced before the gates follow: who is told that its level is gone finds newer ones.
     let admission = loop {
         gate.follow(&ticket.rules.profile);
@@ -195,14 +198,21 @@ pub(crate) async fn admit(
         Listed::new(worker, entry)
     };
     match admission {
-        Admission::Run(permit) => Ok(Some(Held::new(list(permit.id(), Some(arrived_ns)), permit))),
-        Admission::Reject(rejection) => Err(rejection),
+        Admission::Run(permit) => {
+            trail.decided_ns = Some(arrived_ns);
+            Ok(Some(Held::new(list(permit.id(), Some(arrived_ns)), permit)))
+        }
+        Admission::Reject(rejection) => {
+            trail.decided_ns = Some(arrived_ns);
+            Err(rejection)
+        }
         Admission::Wait(waiting) => {
             let listed = list(waiting.id(), None);
             let outcome = waiting.await;
-            core.metrics.wait.record(Metrics::seconds(received_ns, core.clock.now_ns()));
+            let now = core.clock.now_ns();
+            trail.decided_ns = Some(now);
             outcome.map(|permit| {
-                listed.started(core.clock.now_ns());
+                listed.started(now);
                 Some(Held::new(listed, permit))
             })
         }

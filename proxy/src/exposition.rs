@@ -14,6 +14,7 @@ use observers::Observers;
 use crate::{
     core::{Core, Entry},
     flows::{Buckets, FlowMetrics},
+    phases, series,
     worker::Worker,
 };
 
@@ -24,6 +25,8 @@ const WORKSPACES: usize = 200;
 pub(crate) fn render(core: &Core, workers: &[Arc<Worker>], metrics: &PrometheusHandle) -> String {
     let mut out = Text(metrics.render());
     let sum = |of: fn(&Worker) -> usize| workers.iter().map(|w| of(w)).sum::<usize>();
+    phases::render(&mut out, &workers.iter().map(|w| &w.phases).collect::<Vec<_>>());
+    running(&mut out, workers);
     out.one("fairgate_requests_in_flight", sum(|w| w.in_flight.load(Relaxed)));
     out.one("fairgate_connections", sum(|w| w.connections.load(Relaxed)));
     out.one("fairgate_index_ready", u8::from(core.index.is_ready()));
@@ -39,19 +42,33 @@ pub(crate) fn render(core: &Core, workers: &[Arc<Worker>], metrics: &PrometheusH
     out.0
 }
 
-struct Text(String);
+/// The text so far.
+#[derive(Default)]
+pub(crate) struct Text(String);
+
+impl From<Text> for String {
+    fn from(text: Text) -> Self {
+        text.0
+    }
+}
 
 impl Text {
-    fn head(&mut self, name: &str, kind: &str) {
-        let _ = writeln!(self.0, "# TYPE {name} {kind}");
+    /// Begins a family.
+    pub(crate) fn head(&mut self, name: &str) {
+        let series = series::find(name);
+        debug_assert!(series.is_some(), "{name} is not in the table of series");
+        if let Some(series) = series {
+            let _ = write!(self.0, "# HELP {name} {}\n# TYPE {name} {}\n", series.help, series.kind);
+        }
     }
 
     fn one(&mut self, name: &str, value: impl Display) {
-        self.head(name, "gauge");
+        self.head(name);
         self.value(name, &[], value);
     }
 
-    fn value(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+    pub(crate) fn value(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        debug_assert!(series::has(name, labels), "{name}{labels:?} is not in the table of series");
         self.0.push_str(name);
         for (n, (label, text)) in labels.iter().enumerate() {
             let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
@@ -59,13 +76,52 @@ impl Text {
         }
         let _ = writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" });
     }
+
+    /// One histogram of a family. `counts`, one more than there are `bounds`, are not cumulative; bounds and sum are
+    /// divided by `unit`.
+    pub(crate) fn histogram(
+        &mut self,
+        name: &str,
+        labels: &[(&str, &str)],
+        bounds: &[u64],
+        counts: &[u64],
+        sum: f64,
+        unit: f64,
+    ) {
+        let bounds = bounds.iter().map(|b| (*b as f64 / unit).to_string()).chain(["+Inf".to_owned()]);
+        let mut count = 0;
+        for (bound, bucket) in bounds.zip(counts) {
+            count += bucket;
+            let labels = [labels, &[("le", bound.as_str())]].concat();
+            self.value(&format!("{name}_bucket"), &labels, count);
+        }
+        self.value(&format!("{name}_sum"), labels, sum / unit);
+        self.value(&format!("{name}_count"), labels, count);
+    }
+}
+
+/// Requests that hold seats, by upstream's two kinds.
+fn running(out: &mut Text, workers: &[Arc<Worker>]) {
+    let name = "apiserver_current_inflight_requests";
+    out.head(name);
+    let [mut mutating, mut read_only] = [0, 0];
+    for worker in workers {
+        worker.requests.each(|entry| {
+            if entry.started_ns.is_some() && !entry.is_watch {
+                let is_read = matches!(entry.method, http::Method::GET | http::Method::HEAD);
+                *if is_read { &mut read_only } else { &mut mutating } += 1;
+            }
+        });
+    }
+    out.value(name, &[("request_kind", "mutating")], mutating);
+    out.value(name, &[("request_kind", "readOnly")], read_only);
 }
 
 fn shards(out: &mut Text, core: &Core) {
     let mut each = |name: &str, value: &dyn Fn(usize, &Entry) -> Option<u64>| {
         let values: Vec<_> = core.shards.iter().enumerate().filter_map(|(n, e)| Some((e, value(n, e)?))).collect();
         if !values.is_empty() {
-            out.head(name, "gauge");
+            out.head(name);
         }
         for (entry, value) in values {
             out.value(name, &[("shard", &entry.shard.name)], value);
@@ -92,24 +148,24 @@ fn shards(out: &mut Text, core: &Core) {
     each("fairgate_observers_failures", &|_, e| Some(observers(e)?.failures));
 }
 
-/// Name below `apiserver_flowcontrol_`, kind, value.
-type Column<T> = (&'static str, &'static str, fn(&T) -> u64);
+/// Name below `apiserver_flowcontrol_`, value.
+type Column<T> = (&'static str, fn(&T) -> u64);
 
 const FLOWS: [Column<FlowStats>; 6] = [
-    ("dispatched_requests_total", "counter", |f| f.dispatched),
-    ("current_inqueue_requests", "gauge", |f| f.waiting_requests),
-    ("current_inqueue_seats", "gauge", |f| f.waiting_seats),
-    ("current_executing_requests", "gauge", |f| f.executing_requests),
-    ("current_executing_seats", "gauge", |f| f.executing_seats),
+    ("dispatched_requests_total", |f| f.dispatched),
+    ("current_inqueue_requests", |f| f.waiting_requests),
+    ("current_inqueue_seats", |f| f.waiting_seats),
+    ("current_executing_requests", |f| f.executing_requests),
+    ("current_executing_seats", |f| f.executing_seats),
     // Deprecated by upstream, and still looked at.
-    ("request_concurrency_in_use", "gauge", |f| f.executing_seats),
+    ("request_concurrency_in_use", |f| f.executing_seats),
 ];
 const LEVELS: [Column<LevelLimits>; 5] = [
-    ("nominal_limit_seats", "gauge", |l| l.seats.nominal),
-    ("lower_limit_seats", "gauge", |l| l.seats.lower),
-    ("upper_limit_seats", "gauge", |l| l.seats.upper),
-    ("current_limit_seats", "gauge", |l| l.seats.current),
-    ("request_concurrency_limit", "gauge", |l| l.seats.nominal),
+    ("nominal_limit_seats", |l| l.seats.nominal),
+    ("lower_limit_seats", |l| l.seats.lower),
+    ("upper_limit_seats", |l| l.seats.upper),
+    ("current_limit_seats", |l| l.seats.current),
+    ("request_concurrency_limit", |l| l.seats.nominal),
 ];
 
 /// Name below `apiserver_flowcontrol_`, value.
@@ -131,7 +187,7 @@ fn demand(out: &mut Text, core: &Core) {
         gates.iter().flatten().for_each(|(level, demand)| *sums.entry(level).or_default() += value(demand));
         let name = format!("apiserver_flowcontrol_{name}");
         if !sums.is_empty() {
-            out.head(&name, "gauge");
+            out.head(&name);
         }
         sums.iter().for_each(|(level, sum)| out.value(&name, &[("priority_level", level)], sum));
     }
@@ -148,13 +204,13 @@ fn levels(out: &mut Text, core: &Core) {
     if flows.is_empty() {
         return;
     }
-    for (name, kind, value) in FLOWS {
+    for (name, value) in FLOWS {
         let name = format!("apiserver_flowcontrol_{name}");
-        out.head(&name, kind);
+        out.head(&name);
         flows.iter().for_each(|flow| out.value(&name, &labels(flow), value(flow)));
     }
     let name = "apiserver_flowcontrol_rejected_requests_total";
-    out.head(name, "counter");
+    out.head(name);
     for flow in &flows {
         for (reason, count) in REASONS.iter().zip(flow.rejected).filter(|(_, count)| *count > 0) {
             let [level, schema] = labels(flow);
@@ -162,11 +218,11 @@ fn levels(out: &mut Text, core: &Core) {
         }
     }
     waits(out, &flows);
-    for (name, kind, value) in LEVELS {
+    for (name, value) in LEVELS {
         let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
         stats.iter().flat_map(|s| &s.levels).for_each(|l| *sums.entry(&l.level).or_default() += value(l));
         let name = format!("apiserver_flowcontrol_{name}");
-        out.head(&name, kind);
+        out.head(&name);
         sums.iter().for_each(|(level, sum)| out.value(&name, &[("priority_level", level)], sum));
     }
 }
@@ -178,7 +234,7 @@ fn is_shown(flow: &FlowStats) -> bool {
 
 fn waits(out: &mut Text, flows: &[FlowStats]) {
     let name = "apiserver_flowcontrol_request_wait_duration_seconds";
-    out.head(name, "histogram");
+    out.head(name);
     for flow in flows {
         let seconds = flow.wait_sum_ns as f64 / 1e9;
         wait(out, name, labels(flow), "true", &flow.wait_buckets, seconds);
@@ -221,22 +277,14 @@ fn observed(out: &mut Text, core: &Core) {
     for (name, unit, kind, buckets) in OBSERVED {
         let full = format!("apiserver_flowcontrol_{name}");
         if headed != name {
-            out.head(&full, "histogram");
+            out.head(&full);
             headed = name;
         }
         for flow in rules.flows() {
             let mut labels = vec![("priority_level", &*flow.level), ("flow_schema", &*flow.flow_schema)];
             labels.extend(kind.map(|kind| ("type", kind)));
-            let (buckets, (counts, sum)) = (buckets(flow).bounds(), buckets(flow).read());
-            let bounds = buckets.iter().map(|b| (*b as f64 / unit).to_string()).chain(["+Inf".to_owned()]);
-            let mut count = 0;
-            for (bound, bucket) in bounds.zip(counts) {
-                count += bucket;
-                let labels = [labels.as_slice(), &[("le", bound.as_str())]].concat();
-                out.value(&format!("{full}_bucket"), &labels, count);
-            }
-            out.value(&format!("{full}_sum"), &labels, sum as f64 / unit);
-            out.value(&format!("{full}_count"), &labels, count);
+            let (counts, sum) = buckets(flow).read();
+            out.histogram(&full, &labels, buckets(flow).bounds(), &counts, sum as f64, unit);
         }
     }
 }
@@ -257,10 +305,10 @@ fn add(sum: &mut FlowStats, more: &FlowStats) {
 }
 
 const PER_WORKSPACE: [Column<WorkspaceStats>; 4] = [
-    ("seats_in_use", "gauge", |w| w.seats_in_use),
-    ("limit_seats", "gauge", |w| w.limit),
-    ("waiting_requests", "gauge", |w| w.waiting),
-    ("dispatched_requests_total", "counter", |w| w.dispatched),
+    ("seats_in_use", |w| w.seats_in_use),
+    ("limit_seats", |w| w.limit),
+    ("waiting_requests", |w| w.waiting),
+    ("dispatched_requests_total", |w| w.dispatched),
 ];
 
 fn workspaces(out: &mut Text, core: &Core) {
@@ -282,13 +330,13 @@ fn workspaces(out: &mut Text, core: &Core) {
         return;
     }
     named.insert("_other".to_owned(), other);
-    for (name, kind, value) in PER_WORKSPACE {
+    for (name, value) in PER_WORKSPACE {
         let name = format!("fairgate_workspace_{name}");
-        out.head(&name, kind);
+        out.head(&name);
         named.iter().for_each(|(workspace, stats)| out.value(&name, &[("workspace", workspace)], value(stats)));
     }
     let name = "fairgate_workspace_rejected_requests_total";
-    out.head(name, "counter");
+    out.head(name);
     for (workspace, stats) in &named {
         for (reason, count) in REASONS.iter().zip(stats.rejected).filter(|(_, count)| *count > 0) {
             out.value(name, &[("workspace", workspace), ("reason", reason)], count);

@@ -11,7 +11,14 @@ use http::{
 use hyper::upgrade::OnUpgrade;
 
 use crate::{
-    Body, core::Core, hop, metrics::Metrics, refusal::temporary, route::Route, stamp::Stamp, upstream::SendError,
+    Body,
+    core::Core,
+    hop,
+    refusal::temporary,
+    route::Route,
+    stamp::Stamp,
+    trail::{Outcome, Trail},
+    upstream::SendError,
     worker::Worker,
 };
 
@@ -31,7 +38,9 @@ pub(crate) fn join_cookies(headers: &mut HeaderMap) {
 /// first; after any other answer the client's bytes are requests like all others (SE-01). A bundled shard is not asked: to switch is the server's choice (RFC 9110 section 7.8).
 ///
 /// # Errors
-/// A Status with `Retry-After`: 503 when nothing was sent, 502 when the connection broke, 504 in time.
+/// A Status with `Retry-After`: 503 when nothing was sent, 502 when the connection broke, 504 in time. `trail` says
+/// why.
+#[allow(clippy::too_many_arguments, reason = "one call, from the step before")]
 pub(crate) async fn send(
     worker: &Arc<Worker>,
     route: &Route,
@@ -40,6 +49,7 @@ pub(crate) async fn send(
     stamp: &Stamp<'_>,
     mut parts: Parts,
     body: Body,
+    trail: &mut Trail,
 ) -> Result<(Response<Body>, Option<(OnUpgrade, OnUpgrade)>), Status> {
     let core: &Core = &worker.core;
     let entry = core.shards.get(route.shard).expect("routes name configured shards");
@@ -51,7 +61,7 @@ pub(crate) async fn send(
         None => None,
     };
     let clock = || fairness::Clock::now_ns(&*core.clock);
-    let sent_ns = clock();
+    trail.sent_ns = Some(clock());
     let mut answer = pin!(entry.shard.send(worker.number, &clock, stamp, Request::from_parts(parts, body)));
     let outcome = match limit {
         None => answer.await,
@@ -69,6 +79,7 @@ pub(crate) async fn send(
                 Some(outcome) => outcome,
                 None => {
                     core.metrics.shard_failed(&entry.shard.name, "timeout");
+                    trail.outcome = Outcome::TimedOut("first-byte");
                     return Err(temporary(StatusCode::GATEWAY_TIMEOUT, "the shard did not answer in time", 1));
                 }
             }
@@ -76,7 +87,7 @@ pub(crate) async fn send(
     };
     match outcome {
         Ok(mut response) => {
-            core.metrics.shard.record(Metrics::seconds(sent_ns, clock()));
+            trail.head_ns = Some(clock());
             let protocol = response.headers_mut().remove(UPGRADE);
             hop::remove(response.headers_mut());
             if response.status() != StatusCode::SWITCHING_PROTOCOLS {
@@ -85,13 +96,14 @@ pub(crate) async fn send(
             let (Some(client), Some(shard), Some(protocol)) =
                 (client, response.extensions_mut().remove::<OnUpgrade>(), protocol)
             else {
+                trail.outcome = Outcome::UpstreamError("switch");
                 let message = "the shard switches protocols without being asked, or does not name the new one";
                 return Err(temporary(StatusCode::BAD_GATEWAY, message, 1));
             };
             switching(response.headers_mut(), protocol);
             Ok((response, Some((client, shard))))
         }
-        Err(error) => Err(failure(core, &entry.shard.name, &error)),
+        Err(error) => Err(failure(core, &entry.shard.name, &error, trail)),
     }
 }
 
@@ -100,7 +112,7 @@ fn switching(headers: &mut HeaderMap, protocol: HeaderValue) {
     headers.insert(UPGRADE, protocol);
 }
 
-fn failure(core: &Core, shard: &str, error: &SendError) -> Status {
+fn failure(core: &Core, shard: &str, error: &SendError, trail: &mut Trail) -> Status {
     let (code, why) = match error {
         SendError::Connect(_) => (StatusCode::SERVICE_UNAVAILABLE, "connect"),
         SendError::Open => (StatusCode::SERVICE_UNAVAILABLE, "circuit-open"),
@@ -109,10 +121,12 @@ fn failure(core: &Core, shard: &str, error: &SendError) -> Status {
         SendError::Malformed(_) => (StatusCode::BAD_GATEWAY, "malformed"),
         SendError::Upload(cause) => {
             core.metrics.refused("body");
+            trail.outcome = Outcome::Refused("body");
             return Status::new(Reason::BadRequest, format!("{error}: {cause}"));
         }
     };
     core.metrics.shard_failed(shard, why);
+    trail.outcome = Outcome::UpstreamError(why);
     tracing::debug!(shard, error = %error, cause = std::error::Error::source(error).map(ToString::to_string), "no answer");
     temporary(code, error.to_string(), 1)
 }

@@ -334,7 +334,10 @@ async fn work(
                         worker.drain(grace);
                     }
                     Phase::Serve if changed.is_ok() => {}
-                    _ => return,
+                    _ => {
+                        worker.is_stopped.store(true, Relaxed);
+                        return;
+                    }
                 }
             }
         }

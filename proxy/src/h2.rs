@@ -144,6 +144,13 @@ type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 thread_local! {
     /// The stall limit of the stream that is being polled.
     static STALL: Cell<Option<Timer>> = const { Cell::new(None) };
+    /// Whether what is being dropped is dropped because of that limit.
+    static STALLED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the stream that is being dropped ran into its stall limit.
+pub(crate) fn is_stalled() -> bool {
+    STALLED.get()
 }
 
 /// Called by an answer's body while its stream is polled: the stream is reset when `timer` is over. hyper does not
@@ -166,7 +173,12 @@ impl Future for Limited {
         let polled = self.task.as_mut().poll(cx);
         self.stall = STALL.take();
         match &self.stall {
-            Some(stall) if polled.is_pending() && stall.is_over(cx.waker()) => Poll::Ready(()),
+            Some(stall) if polled.is_pending() && stall.is_over(cx.waker()) => {
+                STALLED.set(true);
+                self.task = Box::pin(std::future::ready(()));
+                STALLED.set(false);
+                Poll::Ready(())
+            }
             _ => polled,
         }
     }

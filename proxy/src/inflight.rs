@@ -43,6 +43,11 @@ impl InFlight {
         self.lock().iter().map(|(_, entry)| entry.clone()).collect()
     }
 
+    /// Shows `see` each of them.
+    pub(crate) fn each(&self, mut see: impl FnMut(&Entry)) {
+        self.lock().iter().for_each(|(_, entry)| see(entry));
+    }
+
     fn lock(&self) -> MutexGuard<'_, Slab<Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -37,14 +37,17 @@ mod metrics;
 mod options;
 #[cfg(test)]
 mod parity;
+mod phases;
 mod rates;
 mod recent;
 mod refusal;
 mod reply;
 mod route;
 mod rules;
+mod series;
 mod serve;
 mod stamp;
+mod trail;
 mod uids;
 mod upstream;
 mod worker;

@@ -1,24 +1,13 @@
-//! The gateway's own metrics. Handles are made once, never looked up by label on the path of a request.
+//! The gateway's own rare events, counted. Handles are made once where they are frequent; what every request counts is
+//! in [`crate::phases`].
 
-use std::{sync::OnceLock, time::Duration};
-
-use http::StatusCode;
-use metrics::{Counter, Histogram, counter, histogram, with_local_recorder};
+use metrics::{Counter, counter, describe_counter, with_local_recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
-/// Seconds; the upper ones are Kubernetes' longest wait and request timeout.
-const BUCKETS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0];
+use crate::series::SERIES;
 
 pub(crate) struct Metrics {
     recorder: PrometheusRecorder,
-    /// By status code, from 100.
-    codes: Box<[OnceLock<Counter>]>,
-    /// Queue wait of requests that had to wait.
-    pub(crate) wait: Histogram,
-    /// From sending to the head of the shard's answer.
-    pub(crate) shard: Histogram,
-    /// From arrival to the end of the answer.
-    pub(crate) total: Histogram,
     pub(crate) accepted: Counter,
     pub(crate) closed_by_sweep: Counter,
     pub(crate) panics: Counter,
@@ -26,31 +15,17 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     pub(crate) fn new() -> Self {
-        let recorder =
-            PrometheusBuilder::new().set_buckets(&BUCKETS).expect("the list of buckets is not empty").build_recorder();
-        let (wait, shard, total, accepted, closed_by_sweep, panics) = with_local_recorder(&recorder, || {
-            let phase = |phase: &'static str| histogram!("fairgate_request_phase_seconds", "phase" => phase);
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let (accepted, closed_by_sweep, panics) = with_local_recorder(&recorder, || {
+            // Those that are counted here are shown with their descriptions; the others are shown by others.
+            SERIES.iter().filter(|s| s.kind == "counter").for_each(|s| describe_counter!(s.name, s.help));
             (
-                phase("wait"),
-                phase("shard"),
-                phase("total"),
                 counter!("fairgate_connections_accepted_total"),
                 counter!("fairgate_connections_closed_total", "reason" => "timeout"),
                 counter!("fairgate_request_panics_total"),
             )
         });
-        let codes = (0..500).map(|_| OnceLock::new()).collect();
-        Self { recorder, codes, wait, shard, total, accepted, closed_by_sweep, panics }
-    }
-
-    /// Counts an answer.
-    pub(crate) fn answered(&self, code: StatusCode) {
-        let Some(slot) = self.codes.get(usize::from(code.as_u16()).saturating_sub(100)) else { return };
-        slot.get_or_init(|| {
-            let code = code.as_u16().to_string();
-            with_local_recorder(&self.recorder, || counter!("fairgate_requests_total", "code" => code))
-        })
-        .increment(1);
+        Self { recorder, accepted, closed_by_sweep, panics }
     }
 
     /// Counts a request or connection that got no further than the door.
@@ -83,10 +58,5 @@ impl Metrics {
 
     pub(crate) fn handle(&self) -> PrometheusHandle {
         self.recorder.handle()
-    }
-
-    /// Time since `since_ns` in seconds.
-    pub(crate) fn seconds(since_ns: u64, now_ns: u64) -> f64 {
-        Duration::from_nanos(now_ns.saturating_sub(since_ns)).as_secs_f64()
     }
 }

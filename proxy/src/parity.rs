@@ -62,7 +62,7 @@ const NOT_SERVED: [(&str, &str); 12] = [
         "apiserver_flowcontrol_request_queue_length_after_enqueue",
         "dump_queues tells lengths; a histogram is not kept yet",
     ),
-    ("apiserver_request_terminations_total", "rejected_requests_total and fairgate_requests_total{code} count them"),
+    ("apiserver_request_terminations_total", "rejected_requests_total and apiserver_request_total{code} count them"),
 ];
 /// Seconds by which a sum of ours is larger.
 const LATE: [(&str, f64); 2] = [

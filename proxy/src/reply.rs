@@ -15,7 +15,7 @@ use crate::{
     connection::Peer,
     h2,
     inflight::Held,
-    metrics::Metrics,
+    trail::{Outcome, Trail},
     worker::{Timer, Worker},
 };
 
@@ -77,11 +77,19 @@ impl Reply {
         if !end.is_over(cx.waker()) {
             return Poll::Pending;
         }
-        (self.body, self.permit) = (Body::empty(), None);
-        let Silence::Limited(shard) = self.silence else { return Poll::Ready(None) };
-        if let Some(entry) = worker.core.shards.get(shard) {
+        let failed = match self.silence {
+            Silence::Limited(shard) => worker.core.shards.get(shard),
+            _ => None,
+        };
+        if let Some(entry) = failed {
             worker.core.metrics.shard_failed(&entry.shard.name, "silent");
         }
+        (self.body, self.permit) = (Body::empty(), None);
+        if !matches!(self.silence, Silence::Limited(_)) {
+            self.end_with(Outcome::Cut("drain"));
+            return Poll::Ready(None);
+        }
+        self.end_with(Outcome::TimedOut("silent"));
         Poll::Ready(Some(Err("the shard does not go on with its answer".into())))
     }
 
@@ -89,10 +97,23 @@ impl Reply {
     ///
     /// The stall limit begins now: a client that opens no window for the first byte would never have the body polled.
     pub(crate) fn fly(&mut self, flight: Flight) {
-        if !http_body::Body::is_end_stream(&self.body) {
+        let is_done = http_body::Body::is_end_stream(&self.body);
+        if !is_done {
             self.stall = flight.stall_timer();
         }
         self.flight = Some(flight);
+        if is_done {
+            self.end_with(Outcome::Served);
+        }
+    }
+
+    /// Notes how the answer ended, unless that has been said.
+    fn end_with(&mut self, outcome: Outcome) {
+        if let Some(flight) = &mut self.flight
+            && flight.trail.outcome == Outcome::Cancelled
+        {
+            flight.trail.outcome = outcome;
+        }
     }
 }
 
@@ -108,8 +129,13 @@ impl http_body::Body for Reply {
         if matches!(this.silence, Silence::Limited(_)) {
             this.end = None;
         }
+        if let (Some(Ok(frame)), Some(flight)) = (&frame, &mut this.flight) {
+            flight.trail.bytes_out += frame.data_ref().map_or(0, |data| data.len() as u64);
+        }
         if !matches!(frame, Some(Ok(_))) || http_body::Body::is_end_stream(&this.body) {
             this.permit = None;
+            let is_broken = matches!(frame, Some(Err(_)));
+            this.end_with(if is_broken { Outcome::UpstreamError("broken-off") } else { Outcome::Served });
         } else if let Some(flight) = &this.flight {
             this.stall = flight.stall_timer();
         }
@@ -129,7 +155,7 @@ impl http_body::Body for Reply {
 pub(crate) struct Flight {
     worker: Arc<Worker>,
     peer: Arc<Peer>,
-    pub(crate) arrived_ns: u64,
+    pub(crate) trail: Trail,
 }
 
 impl Flight {
@@ -137,7 +163,7 @@ impl Flight {
         worker.in_flight.fetch_add(1, Relaxed);
         peer.link.requests.fetch_add(1, Relaxed);
         peer.link.head_since.store(0, Relaxed);
-        Self { worker, peer, arrived_ns }
+        Self { worker, peer, trail: Trail::new(arrived_ns) }
     }
 
     /// Begins the time that the client may leave a part of the answer waiting.
@@ -156,7 +182,13 @@ impl Drop for Flight {
         self.worker.in_flight.fetch_sub(1, Relaxed);
         self.peer.link.requests.fetch_sub(1, Relaxed);
         self.peer.link.seen.store(self.worker.tick(), Relaxed);
-        let core = &self.worker.core;
-        core.metrics.total.record(Metrics::seconds(self.arrived_ns, core.clock.now_ns()));
+        if self.trail.outcome == Outcome::Cancelled {
+            self.trail.outcome = match () {
+                () if self.worker.is_stopped.load(Relaxed) => Outcome::Cut("stop"),
+                () if self.peer.link.is_killed() || h2::is_stalled() => Outcome::Cut("time-limit"),
+                () => Outcome::Cancelled,
+            };
+        }
+        self.worker.phases.ended(&self.trail, self.worker.core.clock.now_ns());
     }
 }

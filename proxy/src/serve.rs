@@ -30,6 +30,7 @@ use crate::{
     admission::{self, Kind, Plan, Ticket},
     body::Unread,
     connection::Peer,
+    core::Core,
     door, forward, hop,
     identity::{self, Caller},
     inflight::Held,
@@ -37,6 +38,7 @@ use crate::{
     reply::{Flight, Reply},
     route::{self, Route},
     stamp::Stamp,
+    trail::{Outcome, Trail},
     worker::Worker,
 };
 
@@ -46,24 +48,34 @@ pub(crate) async fn serve(
     peer: Arc<Peer>,
     request: Request<Incoming>,
 ) -> Result<Response<Reply>, Infallible> {
-    let flight = Flight::new(worker.clone(), peer.clone(), worker.core.clock.now_ns());
+    let mut flight = Flight::new(worker.clone(), peer.clone(), worker.core.clock.now_ns());
     let version = request.version();
-    // Pinned here and polled in place: wrapping it by value would move a large future around for every request.
-    let mut steps = pin!(steps(&worker, &peer, flight.arrived_ns, request));
-    let outcome =
+    let is_head = request.method() == Method::HEAD;
+    let outcome = {
+        // Pinned here and polled in place: wrapping it by value would move a large future around for every request.
+        let mut steps = pin!(steps(&worker, &peer, &mut flight.trail, request));
         std::future::poll_fn(|cx| match std::panic::catch_unwind(AssertUnwindSafe(|| steps.as_mut().poll(cx))) {
-            Ok(polled) => polled.map(Ok),
-            Err(panic) => Poll::Ready(Err(panic)),
-        });
-    let mut response = match outcome.await {
-        Ok(response) => response,
-        Err(_) => {
+            Ok(polled) => polled.map(Some),
+            Err(_) => Poll::Ready(None),
+        })
+        .await
+    };
+    let mut response = match outcome {
+        Some(response) => response,
+        None => {
+            flight.trail.outcome = Outcome::Refused("panic");
             worker.core.metrics.panics.increment(1);
             tracing::error!("a request's handler panicked");
             answer(&Status::new(Reason::InternalError, "the gateway failed on this request")).map(Reply::plain)
         }
     };
-    worker.core.metrics.answered(response.status());
+    let trail = &mut flight.trail;
+    trail.code = Some(response.status());
+    if is_head && trail.outcome == Outcome::Cancelled {
+        // Nobody will ask for its body.
+        trail.outcome = Outcome::Served;
+    }
+    worker.phases.answered(trail);
     if version == Version::HTTP_11 && worker.core.draining.load(Relaxed) {
         response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
     }
@@ -71,23 +83,24 @@ pub(crate) async fn serve(
     Ok(response)
 }
 
-async fn steps(worker: &Arc<Worker>, peer: &Arc<Peer>, arrived_ns: u64, request: Request<Incoming>) -> Response<Reply> {
+async fn steps(
+    worker: &Arc<Worker>,
+    peer: &Arc<Peer>,
+    trail: &mut Trail,
+    request: Request<Incoming>,
+) -> Response<Reply> {
     let core = &*worker.core;
     let (parts, body) = request.into_parts();
     let body = Unread::new(body, parts.version != Version::HTTP_2 && !parts.headers.contains_key(EXPECT));
-    let refuse = |status: &Status, reason: &'static str| {
-        core.metrics.refused(reason);
-        answer(status).map(Reply::plain)
-    };
     if peer.ambiguous.load(Acquire) {
-        core.metrics.refused("framing");
+        trail.refuse(core, "framing");
         body.abandon();
         let status =
             Status::new(Reason::BadRequest, "want one Content-Length or Transfer-Encoding, and no padded number");
         return answer_and_close(&status).map(Reply::plain);
     }
     if let Err(status) = door::check(&parts, core.limits.header_bytes) {
-        core.metrics.refused("head");
+        trail.refuse(core, "head");
         let close = parts.version != Version::HTTP_2;
         return if close { answer_and_close(&status) } else { answer(&status) }.map(Reply::plain);
     }
@@ -97,24 +110,30 @@ async fn steps(worker: &Arc<Worker>, peer: &Arc<Peer>, arrived_ns: u64, request:
     let caller =
         match identity::identify(peer.identity.as_ref(), core.anonymous.as_ref(), &parts.headers, &core.drop_groups) {
             Ok(caller) => caller,
-            Err(status) => return refuse(&status, "identity"),
+            Err(status) => return refuse(core, trail, &status, "identity"),
         };
     let user = &caller.identity.user;
     let route = match route::resolve(core, &parts.uri, parts.method.as_str(), user).await {
         Ok(route) => route,
-        Err(status) => return refuse(&status, "workspace"),
+        Err(status) => return refuse(core, trail, &status, "workspace"),
     };
     let path = route.rest(&parts.uri);
     let query = parts.uri.query().unwrap_or_default();
     let mut plan = match admission::plan(core, &route, user, parts.method.as_str(), path, query) {
         Ok(plan) => plan,
-        Err(status) => return refuse(&status, "request"),
+        Err(status) => return refuse(core, trail, &status, "request"),
     };
-    let mut response = admitted(worker, peer, arrived_ns, parts, body, &route, &caller, &mut plan).await;
+    trail.classify(plan.verb, plan.kind == Kind::LongRunning);
+    let mut response = admitted(worker, peer, trail, parts, body, &route, &caller, &mut plan).await;
     if let Some(Ticket { rules, class, .. }) = &plan.ticket {
         rules.uids.write(&rules.profile, route.workspace.as_ref(), *class, response.headers_mut());
     }
     response
+}
+
+fn refuse(core: &Core, trail: &mut Trail, status: &Status, reason: &'static str) -> Response<Reply> {
+    trail.refuse(core, reason);
+    answer(status).map(Reply::plain)
 }
 
 /// The second half: admit and forward.
@@ -122,7 +141,7 @@ async fn steps(worker: &Arc<Worker>, peer: &Arc<Peer>, arrived_ns: u64, request:
 async fn admitted(
     worker: &Arc<Worker>,
     peer: &Arc<Peer>,
-    arrived_ns: u64,
+    trail: &mut Trail,
     mut parts: Parts,
     body: Unread,
     route: &Route,
@@ -132,12 +151,16 @@ async fn admitted(
     let core = &*worker.core;
     if core.shards.get(route.shard).is_some_and(|s| s.shard.is_open_circuit(worker.number, || core.clock.now_ns())) {
         core.metrics.refused("circuit-open");
+        trail.outcome = Outcome::UpstreamError("circuit-open");
         let message = "the shard does not accept connections";
         return answer(&temporary(StatusCode::SERVICE_UNAVAILABLE, message, 1)).map(Reply::plain);
     }
-    let permit = match admission::admit(worker, route, &caller.identity, plan, &parts, arrived_ns).await {
+    let permit = match admission::admit(worker, route, &caller.identity, plan, &parts, trail).await {
         Ok(permit) => permit,
-        Err(rejection) => return rejected(&rejection, &parts.headers, core.compat()).map(Reply::plain),
+        Err(rejection) => {
+            trail.outcome = Outcome::Rejected(rejection.reason);
+            return rejected(&rejection, &parts.headers, core.compat()).map(Reply::plain);
+        }
     };
     let protocol = match plan.kind {
         Kind::Plain => None,
@@ -157,7 +180,7 @@ async fn admitted(
     };
     let mut permit = permit;
     let answered = {
-        let send = forward::send(worker, route, limit, protocol, &stamp, parts, body);
+        let send = forward::send(worker, route, limit, protocol, &stamp, parts, body, trail);
         let held = (plan.kind == Kind::Watch).then_some(&mut permit);
         release_when_late(worker, held, send).await
     };

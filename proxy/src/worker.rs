@@ -16,7 +16,7 @@ use futures_util::task::AtomicWaker;
 use slab::Slab;
 use tokio::sync::Notify;
 
-use crate::{core::Core, inflight::InFlight};
+use crate::{core::Core, inflight::InFlight, phases::Phases};
 
 /// What a worker's tasks share.
 pub(crate) struct Worker {
@@ -30,6 +30,9 @@ pub(crate) struct Worker {
     pub(crate) emptied: Notify,
     /// Requests that wait or run.
     pub(crate) requests: InFlight,
+    pub(crate) phases: Phases,
+    /// Everything that still runs is being dropped.
+    pub(crate) is_stopped: AtomicBool,
     next_id: AtomicU64,
     tick: AtomicU32,
     /// Std mutexes: short sections, never held over an await, and in practice taken by one thread only.
@@ -132,6 +135,8 @@ impl Worker {
             connections: AtomicUsize::new(0),
             emptied: Notify::new(),
             requests: InFlight::default(),
+            phases: Phases::new(),
+            is_stopped: AtomicBool::new(false),
             next_id: AtomicU64::new(uuid::Uuid::new_v4().as_u64_pair().0),
             tick: AtomicU32::new(1),
             links: Mutex::default(),

@@ -176,8 +176,8 @@ async fn the_admin_address_tells_and_takes_no_orders() {
     }
     let metrics = ask("GET", "/metrics").await;
     for line in [
-        "fairgate_requests_total{code=\"200\"} 1",
-        "fairgate_requests_total{code=\"403\"} 1",
+        "apiserver_request_total{code=\"200\",verb=\"GET\"} 1",
+        "apiserver_request_total{code=\"403\",verb=\"other\"} 1",
         "fairgate_door_rejections_total{reason=\"workspace\"} 1",
         "fairgate_index_ready 1",
     ] {

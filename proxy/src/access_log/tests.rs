@@ -1,0 +1,59 @@
+//! Which requests are logged.
+
+use http::StatusCode;
+
+use super::*;
+
+fn log(per_million: u32) -> AccessLog {
+    let (lines, _) = std::sync::mpsc::sync_channel(1);
+    AccessLog { lines, below: threshold(per_million), quotas: [].into(), counts: Arc::default() }
+}
+
+#[test]
+fn the_sample_is_as_large_as_it_is_said_to_be() {
+    let logged = |per_million| {
+        let log = log(per_million);
+        (0..100_000).filter(|number| log.is_sampled(*number)).count()
+    };
+    assert_eq!((logged(0), logged(1_000_000)), (0, 100_000));
+    // The numbers are the same each time: five standard deviations are no matter of luck.
+    for (per_million, want, tolerance) in [(10_000, 1_000, 160), (500_000, 50_000, 800), (999_000, 99_900, 50)] {
+        let got = logged(per_million);
+        assert!(got.abs_diff(want) < tolerance, "{got} of 100,000 at {per_million} in a million");
+    }
+    assert!(log(1_000_000).is_sampled(u64::MAX));
+}
+
+#[test]
+fn what_goes_wrong_is_logged_up_to_a_limit_a_second() {
+    let quota = Quota { max: 2, used: AtomicU64::new(0) };
+    let taken = [7, 7, 7, 8, 9, 9, 9].map(|tick| quota.take(tick));
+    assert_eq!(taken, [true, true, false, true, true, true, false]);
+    assert!(!Quota { max: 0, used: AtomicU64::new(0) }.take(1));
+}
+
+#[test]
+fn what_counts_as_wrong() {
+    for (outcome, code, is_stream, want) in [
+        (Outcome::Served, Some(200), false, false),
+        (Outcome::Served, Some(404), false, false),
+        (Outcome::Served, Some(500), false, true),
+        (Outcome::Served, Some(429), false, true),
+        (Outcome::Refused("workspace"), Some(403), false, false),
+        (Outcome::Refused("workspace"), Some(503), false, true),
+        (Outcome::Rejected("queue-full"), Some(429), false, true),
+        (Outcome::UpstreamError("broken-off"), Some(200), false, true),
+        (Outcome::TimedOut("silent"), Some(200), false, true),
+        (Outcome::Cut("time-limit"), Some(200), false, true),
+        (Outcome::Cut("drain"), Some(200), true, false),
+        (Outcome::Cancelled, None, false, true),
+        (Outcome::Cancelled, Some(200), false, true),
+        (Outcome::Cancelled, Some(200), true, false),
+        (Outcome::Cancelled, None, true, true),
+    ] {
+        let mut trail = Trail::new(0);
+        trail.code = code.map(|code| StatusCode::from_u16(code).unwrap());
+        (trail.outcome, trail.is_stream) = (outcome, is_stream);
+        assert_eq!(is_wrong(&trail), want, "{outcome:?} {code:?} {is_stream}");
+    }
+}

@@ -1,0 +1,180 @@
+//! The thread that formats and writes the lines.
+//!
+//! Lines are gathered for a moment, so that one wake and one write serve many. Before each write the file's name is
+//! looked up: when it stands for another file, or for none, that one is opened. So a log is rotated by renaming it, with
+//! no signal; what is truncated in place goes on at its new end.
+
+use std::{
+    fs::{File, OpenOptions, metadata},
+    io::{self, Write},
+    os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc::{Receiver, RecvTimeoutError, sync_channel},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use config::{AccessLog as Settings, Sink};
+
+use super::{AccessLog, Counts, Draft, LINES_MAX, Line, Quota, threshold};
+use crate::clock::WallClock;
+
+/// How long lines are gathered.
+const GATHER: Duration = Duration::from_millis(20);
+/// Whether it should end is looked at this often when there is nothing to write.
+const IDLE: Duration = Duration::from_millis(100);
+/// Bytes of one write.
+const BATCH_MAX: usize = 256 << 10;
+/// A sink that takes nothing may hold the end up for this long.
+const STOP_MAX: Duration = Duration::from_secs(2);
+
+/// The running thread. Dropping it writes what has been handed over, and ends it.
+pub(crate) struct Writer {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    /// Opens the sink and starts the thread; the other half is for the workers.
+    ///
+    /// # Errors
+    /// The file cannot be opened, or is no file.
+    pub(crate) fn start(
+        settings: &Settings,
+        workers: usize,
+        clock: Arc<WallClock>,
+    ) -> io::Result<(AccessLog, Self)> {
+        let mut sink = Output::open(&settings.sink)?;
+        let (sender, lines) = sync_channel(LINES_MAX);
+        let (counts, stop) = (Arc::new(Counts::default()), Arc::new(AtomicBool::new(false)));
+        let (shared, ending) = (counts.clone(), stop.clone());
+        let body = move || write_all(&lines, &mut |batch| sink.write(batch), &clock, &shared, &ending);
+        let thread = thread::Builder::new().name("fairgate-access-log".to_owned()).spawn(body)?;
+        let each = settings.errors_per_second.div_ceil(u32::try_from(workers.max(1)).unwrap_or(u32::MAX));
+        let quotas = (0..workers).map(|_| Quota { max: each, used: 0.into() }).collect();
+        let log = AccessLog { lines: sender, below: threshold(settings.per_million), quotas, counts };
+        Ok((log, Self { stop, thread: Some(thread) }))
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        let Some(thread) = self.thread.take() else { return };
+        let deadline = Instant::now() + STOP_MAX;
+        while !thread.is_finished() {
+            if Instant::now() > deadline {
+                tracing::warn!("the access log takes no lines: the last ones are lost");
+                return;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        // A panic in it has been reported.
+        let _ = thread.join();
+    }
+}
+
+/// Writes lines until all senders are gone, or `stop` and none is left.
+pub(super) fn write_all(
+    lines: &Receiver<Box<Draft>>,
+    sink: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    clock: &WallClock,
+    counts: &Counts,
+    stop: &AtomicBool,
+) {
+    let mut batch = Vec::new();
+    let mut is_failing = false;
+    loop {
+        let first = match lines.recv_timeout(IDLE) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) if !stop.load(Relaxed) => continue,
+            Err(_) => return,
+        };
+        if !stop.load(Relaxed) {
+            thread::sleep(GATHER);
+        }
+        if is_failing {
+            // Ends a line of which only a part was written.
+            batch.push(b'\n');
+        }
+        let mut count = 0;
+        let wall = clock.wall();
+        for draft in std::iter::once(first).chain(std::iter::from_fn(|| lines.try_recv().ok())) {
+            let line = draft.trail.as_ref().and_then(|trail| Line::of(&draft, trail, wall));
+            if let Some(line) = line
+                && serde_json::to_writer(&mut batch, &line).is_ok()
+            {
+                batch.push(b'\n');
+                count += 1;
+            }
+            if batch.len() >= BATCH_MAX {
+                break;
+            }
+        }
+        let outcome = sink(&batch);
+        let counter = if outcome.is_ok() { &counts.written } else { &counts.failed };
+        counter.fetch_add(count, Relaxed);
+        match outcome {
+            Err(error) if !is_failing => tracing::error!(%error, "the access log cannot be written; lines are lost"),
+            Ok(()) if is_failing => tracing::info!("the access log is written again"),
+            _ => {}
+        }
+        is_failing = outcome.is_err();
+        batch.clear();
+    }
+}
+
+/// Where the lines go.
+enum Output {
+    Stdout,
+    File { path: PathBuf, file: File },
+}
+
+impl Output {
+    fn open(sink: &Sink) -> io::Result<Self> {
+        Ok(match sink {
+            Sink::Stdout => Self::Stdout,
+            Sink::File(path) => Self::File { file: open(path)?, path: path.clone() },
+        })
+    }
+
+    fn write(&mut self, batch: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Stdout => {
+                let mut out = io::stdout().lock();
+                out.write_all(batch)?;
+                out.flush()
+            }
+            Self::File { path, file } => {
+                if !is_same(path, file) {
+                    *file = open(path)?;
+                }
+                file.write_all(batch)
+            }
+        }
+    }
+}
+
+/// Whether the name stands for this very file.
+fn is_same(path: &Path, file: &File) -> bool {
+    let place = |found: io::Result<std::fs::Metadata>| found.ok().map(|found| (found.dev(), found.ino()));
+    place(metadata(path)) == place(file.metadata())
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let kind = metadata(path).map(|found| found.file_type());
+    // To open a pipe would wait for its reader.
+    if kind.is_ok_and(|kind| kind.is_fifo() || kind.is_socket() || kind.is_dir()) {
+        let message = format!("{}: want a regular file", path.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    let opened = OpenOptions::new().create(true).append(true).mode(0o640).open(path);
+    opened.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}
+
+#[cfg(test)]
+mod tests;
