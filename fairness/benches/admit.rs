@@ -110,7 +110,7 @@ fn uncontended(c: &mut Criterion) {
     let name = "uncontended, 2 threads: classify, price, admit, settle";
     if wanted(name) {
         let threads = ["x", "y"].map(|prefix| {
-            let mut requests = Uncontended::new(&gate, prefix);
+            let mut requests = Uncontended::new(&gate.for_thread(), prefix);
             std::thread::spawn(move || {
                 (0..100_000).for_each(|_| requests.whole());
                 report(name, "400 ns, 0", 1_000_000, || requests.whole());

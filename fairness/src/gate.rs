@@ -157,6 +157,11 @@ pub struct Rejection {
 
 /// Admission to one shard. See the [module](self).
 pub struct Gate {
+    shared: Arc<Shared>,
+}
+
+/// What all of one gate's threads work on.
+struct Shared {
     state: Mutex<State>,
     clock: Arc<dyn Clock>,
     classes: ClassLookup,
@@ -188,7 +193,7 @@ impl Gate {
     pub fn with_policy(options: GateOptions, policy: GatePolicy) -> Arc<Self> {
         let now = options.clock.now_ns();
         let state = State::new(now, &options, &policy);
-        Arc::new(Self {
+        let shared = Shared {
             parking: state.parking.clone(),
             in_force: AtomicU64::new(state.profile.serial()),
             state: Mutex::new(state),
@@ -196,7 +201,14 @@ impl Gate {
             classes: policy.classes,
             keys: Default::default(),
             driver: Notify::new(),
-        })
+        };
+        Arc::new(Self { shared: Arc::new(shared) })
+    }
+
+    /// The same gate, for a thread of its own: each permit counts a reference to what it came from, and a counter that
+    /// all threads share would have to travel between them with every request.
+    pub fn for_thread(&self) -> Arc<Self> {
+        Arc::new(Self { shared: self.shared.clone() })
     }
 
     /// Decides about one request, at once.
@@ -217,15 +229,15 @@ impl Gate {
     }
 
     fn decide(self: &Arc<Self>, tenant: Tenant<'_>, request: &Request<'_>, tell: bool) -> Option<Admission> {
-        let now = self.clock.now_ns();
-        let key = if self.parking.is_open() { self.key(tenant, request) } else { None };
-        if let Some(place) = key.and_then(|key| self.parking.take(key)) {
-            let grant = Grant::unpack(self.parking.cell(place.cell).enter(now));
+        let now = self.shared.clock.now_ns();
+        let key = if self.shared.parking.is_open() { self.key(tenant, request) } else { None };
+        if let Some(place) = key.and_then(|key| self.shared.parking.take(key)) {
+            let grant = Grant::unpack(self.shared.parking.cell(place.cell).enter(now));
             return Some(Admission::Run(Permit::new(self.clone(), grant, Some(place))));
         }
         let decision = self.with(|state, wakes| {
             let gone = tell && !state.has_level_of(request);
-            (!gone).then(|| state.admit(now, tenant, &self.classes, request, key, wakes))
+            (!gone).then(|| state.admit(now, tenant, &self.shared.classes, request, key, wakes))
         })?;
         Some(match decision {
             Decision::Run(grant, place) => Admission::Run(Permit::new(self.clone(), grant, place)),
@@ -251,16 +263,16 @@ impl Gate {
         let width = cost.initial_seats.max(cost.final_seats);
         let parts =
             (kind, name, profile, u64::from(flow_schema) << 48 | u64::from(level) << 32 | u64::from(width), flow);
-        let (a, b) = (self.keys.0.hash_one(parts), self.keys.1.hash_one(parts));
+        let (a, b) = (self.shared.keys.0.hash_one(parts), self.shared.keys.1.hash_one(parts));
         Some(Key(a, b.max(1)))
     }
 
     /// Makes the workspace's node if it is given absolute seats, so that its reserve is kept before its
     /// first request.
     pub fn declare_workspace(&self, workspace: &ClusterName) {
-        let now = self.clock.now_ns();
-        if matches!((self.classes)(workspace), WorkspaceClass::Seats { .. }) {
-            self.with(|state, _| state.workspace(now, workspace, &self.classes));
+        let now = self.shared.clock.now_ns();
+        if matches!((self.shared.classes)(workspace), WorkspaceClass::Seats { .. }) {
+            self.with(|state, _| state.workspace(now, workspace, &self.shared.classes));
         }
     }
 
@@ -273,14 +285,14 @@ impl Gate {
 
     /// Asks again what a workspace is given; for when the operator changed its class.
     pub fn reclassify_workspace(&self, workspace: &ClusterName) {
-        let now = self.clock.now_ns();
-        let class = (self.classes)(workspace);
+        let now = self.shared.clock.now_ns();
+        let class = (self.shared.classes)(workspace);
         self.with(|state, wakes| state.set_class(now, workspace, class, wakes));
     }
 
     /// The workspace is gone: its queues are dropped as soon as they are empty, its series at once.
     pub fn forget_workspace(&self, workspace: &ClusterName) {
-        let now = self.clock.now_ns();
+        let now = self.shared.clock.now_ns();
         self.with(|state, wakes| state.forget(now, workspace, wakes));
     }
 
@@ -294,9 +306,9 @@ impl Gate {
     /// waits in one that stays keeps its place. Requests that were classified by the old profile and come later
     /// are served by the new one, see [`Request::profile`].
     pub fn set_profile(&self, profile: Arc<Profile>) {
-        let now = self.clock.now_ns();
+        let now = self.shared.clock.now_ns();
         self.with(|state, wakes| {
-            self.in_force.store(profile.serial(), Ordering::Relaxed);
+            self.shared.in_force.store(profile.serial(), Ordering::Relaxed);
             state.set_profile(now, profile, wakes);
         });
     }
@@ -304,15 +316,15 @@ impl Gate {
     /// Puts a profile in force if it was made after the one that is: whoever classifies by it must not be ahead of the
     /// gate. Costs one load when there is nothing to do.
     pub fn follow(&self, profile: &Arc<Profile>) {
-        if profile.serial() <= self.in_force.load(Ordering::Relaxed) {
+        if profile.serial() <= self.shared.in_force.load(Ordering::Relaxed) {
             return;
         }
-        let now = self.clock.now_ns();
+        let now = self.shared.clock.now_ns();
         self.with(|state, wakes| {
             if profile.serial() > state.profile.serial() {
                 state.set_profile(now, profile.clone(), wakes);
             }
-            self.in_force.store(state.profile.serial(), Ordering::Relaxed);
+            self.shared.in_force.store(state.profile.serial(), Ordering::Relaxed);
         });
     }
 
@@ -323,7 +335,7 @@ impl Gate {
 
     /// Changes the shard's seats. Running requests keep theirs.
     pub fn set_seats(&self, seats: u32) {
-        let now = self.clock.now_ns();
+        let now = self.shared.clock.now_ns();
         self.with(|state, wakes| state.set_seats(now, seats, wakes));
     }
 
@@ -340,7 +352,7 @@ impl Gate {
     pub async fn run(self: Arc<Self>, shutdown: impl Future<Output = ()>) {
         let mut shutdown = pin!(shutdown);
         loop {
-            let now = self.clock.now_ns();
+            let now = self.shared.clock.now_ns();
             let next = self.tick(now);
             let due = async {
                 match next {
@@ -350,7 +362,7 @@ impl Gate {
             };
             tokio::select! {
                 () = &mut shutdown => return,
-                () = self.driver.notified() => {}
+                () = self.shared.driver.notified() => {}
                 () = due => {}
             }
         }
@@ -359,7 +371,7 @@ impl Gate {
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic inside leaves counters that may be off by one, not memory that is unsound; going on
         // serves everybody else.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs `f` under the lock, and what it wakes after it.
@@ -370,7 +382,7 @@ impl Gate {
         let earlier = state.rearm();
         drop(state);
         if earlier {
-            self.driver.notify_one();
+            self.shared.driver.notify_one();
         }
         wakes.wake();
         result

@@ -40,8 +40,10 @@ struct Stack {
     head: AtomicU64,
 }
 
-/// The seats of one request of the scheduler, and the requests that had them.
+/// The seats of one request of the scheduler, and the requests that had them. As large as a cache line and on one of
+/// its own: requests of two flows must not meet there.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(super) struct Cell {
     next: AtomicU32,
     /// When the present request began, or the last one ended.

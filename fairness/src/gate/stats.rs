@@ -349,7 +349,7 @@ const PART: usize = 256;
 impl Gate {
     /// The state, with all that is parked given back, for the first part of a snapshot.
     pub(super) fn exact(&self) -> MutexGuard<'_, State> {
-        let now = self.clock.now_ns();
+        let now = self.shared.clock.now_ns();
         let mut state = self.lock();
         state.recall(now);
         state
@@ -398,7 +398,7 @@ impl Gate {
 
     /// The `top` workspaces with the most seats in use and asked for, and the rest summed.
     pub fn workspace_stats(&self, top: usize) -> WorkspacesStats {
-        let now = self.clock.now_ns();
+        let now = self.shared.clock.now_ns();
         let mut all: Vec<(u64, WorkspaceStats)> = Vec::new();
         let mut from = 0;
         drop(self.exact());

@@ -70,7 +70,7 @@ fn request<'a>(gate: &Gate, workspace: &'a ClusterName, level: &str, seats: u32)
         profile: &PROFILE,
         class: class(&PROFILE, level),
         cost: Cost { initial_seats: seats, final_seats: 0, additional_latency: Duration::ZERO, raw_seats: seats },
-        received_ns: gate.clock.now_ns(),
+        received_ns: gate.shared.clock.now_ns(),
         timeout: None,
     }
 }
@@ -265,13 +265,13 @@ async fn unknown_workspaces_leave_nothing_and_idle_ones_neither() {
     assert_eq!(gate.shard_stats().workspaces, before + 1);
     // As the driver would.
     for _ in 0..20 {
-        if let Some(at) = gate.tick(gate.clock.now_ns()) {
-            tokio::time::sleep(Duration::from_nanos(at.saturating_sub(gate.clock.now_ns()))).await;
+        if let Some(at) = gate.tick(gate.shared.clock.now_ns()) {
+            tokio::time::sleep(Duration::from_nanos(at.saturating_sub(gate.shared.clock.now_ns()))).await;
         }
     }
     let after = gate.shard_stats();
     assert_eq!((after.workspaces, after.nodes), (before, 4), "shard, pool, platform, unknown");
-    assert_eq!(gate.tick(gate.clock.now_ns()), None, "nothing to come back for");
+    assert_eq!(gate.tick(gate.shared.clock.now_ns()), None, "nothing to come back for");
 }
 
 #[tokio::test(start_paused = true)]

@@ -52,11 +52,11 @@ impl fmt::Debug for Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let now = self.gate.clock.now_ns();
+        let now = self.gate.shared.clock.now_ns();
         let Some(place) = self.place else {
             return self.gate.with(|state, wakes| state.settle(now, self.grant, wakes));
         };
-        let parking = &self.gate.parking;
+        let parking = &self.gate.shared.parking;
         let ran = parking.cell(place.cell).leave(now);
         // The scheduler's rules for those who hold seats for long need to see them end.
         if ran > SHORT || !parking.park(place) {
@@ -103,7 +103,7 @@ impl Future for Waiting {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let Some(ticket) = this.ticket else { return Poll::Pending };
-        let now = this.gate.clock.now_ns();
+        let now = this.gate.shared.clock.now_ns();
         let sleep = this.sleep.get_or_insert_with(|| {
             Box::pin(tokio::time::sleep(Duration::from_nanos(ticket.deadline.saturating_sub(now))))
         });
@@ -118,7 +118,7 @@ impl Future for Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
-            let now = self.gate.clock.now_ns();
+            let now = self.gate.shared.clock.now_ns();
             self.gate.with(|state, wakes| state.abandon(now, ticket, wakes));
         }
     }

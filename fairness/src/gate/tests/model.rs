@@ -141,7 +141,7 @@ impl Model {
             Step::Sleep(ms) => tokio::time::advance(Duration::from_millis(ms)).await,
             Step::Finish(_) | Step::Cancel(_) => {}
         }
-        self.gate.tick(self.gate.clock.now_ns());
+        self.gate.tick(self.gate.shared.clock.now_ns());
         self.hear();
     }
 
@@ -166,7 +166,7 @@ impl Model {
                     }
                     Err(rejection) => {
                         assert_eq!(rejection.reason, "time-out");
-                        assert!(asked.deadline <= self.gate.clock.now_ns() + 1_000_000, "before its time");
+                        assert!(asked.deadline <= self.gate.shared.clock.now_ns() + 1_000_000, "before its time");
                         outcomes.rejected += 1;
                     }
                 }
@@ -177,7 +177,7 @@ impl Model {
     /// Each request is where the model has it.
     fn check(&self) {
         self.gate.lock().shard.verify().unwrap();
-        let now = self.gate.clock.now_ns();
+        let now = self.gate.shared.clock.now_ns();
         // Law 5. Timers tick in milliseconds.
         for (asked, _) in &self.waiting {
             assert!(now < asked.deadline + 2_000_000, "waits {} ns too long", now - asked.deadline);
@@ -221,7 +221,7 @@ impl Model {
             if upstream {
                 tokio::time::advance(Duration::from_secs(1)).await;
             }
-            self.gate.tick(self.gate.clock.now_ns());
+            self.gate.tick(self.gate.shared.clock.now_ns());
             self.hear();
             self.check();
         }

@@ -15,7 +15,7 @@ fn manual(seats: u32) -> (Arc<Gate>, Arc<ManualClock>) {
 fn one(gate: &Arc<Gate>, clock: &ManualClock, workspace: &ClusterName) -> bool {
     let permit = run(gate.admit(&request(gate, workspace, "workload-low", 1)));
     clock.0.fetch_add(1_000_000, Ordering::Relaxed);
-    permit.place.is_some_and(|place| gate.parking.cell(place.cell).taken() > 0)
+    permit.place.is_some_and(|place| gate.shared.parking.cell(place.cell).taken() > 0)
 }
 
 #[test]
