@@ -148,8 +148,7 @@ pub(crate) async fn admit(
     trail: &mut Trail,
 ) -> Result<Option<Held>, Rejection> {
     let core = &*worker.core;
-    let gate = core.shards.get(route.shard).and_then(|s| s.gate.as_ref());
-    let (Some(gate), Some(ticket)) = (gate, &mut plan.ticket) else { return Ok(None) };
+    let (Some(gate), Some(ticket)) = (worker.gate(route.shard), &mut plan.ticket) else { return Ok(None) };
     let workspace = route.workspace.as_ref();
     if let (Some(rates), Some(name)) = (&ticket.rules.rates, workspace) {
         let level = ticket.rules.profile.levels().get(usize::from(ticket.class.level));

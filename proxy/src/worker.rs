@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use fairness::Gate;
 use futures_util::task::AtomicWaker;
 use slab::Slab;
 use tokio::sync::Notify;
@@ -33,6 +34,8 @@ pub(crate) struct Worker {
     pub(crate) phases: Phases,
     /// Everything that still runs is being dropped.
     pub(crate) is_stopped: AtomicBool,
+    /// This thread's own handles of the shards' gates, by the shard's number.
+    gates: Box<[Option<Arc<Gate>>]>,
     next_id: AtomicU64,
     tick: AtomicU32,
     /// Std mutexes: short sections, never held over an await, and in practice taken by one thread only.
@@ -130,6 +133,7 @@ impl Worker {
     pub(crate) fn new(number: usize, core: Arc<Core>) -> Self {
         Self {
             number,
+            gates: core.shards.iter().map(|entry| entry.gate.as_ref().map(|gate| gate.for_thread())).collect(),
             core,
             in_flight: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
@@ -142,6 +146,11 @@ impl Worker {
             links: Mutex::default(),
             deadlines: Mutex::default(),
         }
+    }
+
+    /// The gate of a shard; `None` without fairness.
+    pub(crate) fn gate(&self, shard: usize) -> Option<&Arc<Gate>> {
+        self.gates.get(shard)?.as_ref()
     }
 
     /// Seconds since the start, never 0.
