@@ -78,7 +78,12 @@ impl Dev {
 
     /// A kubectl command with its output piped, not yet started.
     pub(crate) fn kubectl_command(&self, cluster: &str, args: &[&str]) -> Command {
-        let mut command = Command::new("kubectl");
+        self.command_of(Path::new("kubectl"), cluster, args)
+    }
+
+    /// The same with this kubectl.
+    pub(crate) fn command_of(&self, kubectl: &Path, cluster: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(kubectl);
         command
             .arg(format!("--kubeconfig={}", self.data_dir.join("admin.kubeconfig").display()))
             .arg(format!("--server={}/clusters/{cluster}", self.gateway))
@@ -121,6 +126,15 @@ impl Drop for Dev {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The `kubectl` or `helm` of a Kubernetes version such as `1.25`, which `scripts/tools` installs.
+pub(crate) fn tool(version: &str, name: &str) -> PathBuf {
+    let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools");
+    let tools = std::env::var_os("FAIRGATE_TEST_TOOLS").map_or(installed, PathBuf::from);
+    let path = tools.join(version).join(name);
+    assert!(path.is_file(), "{} is missing: run scripts/tools, or see there", path.display());
+    path
 }
 
 /// Standard output of a command that must have succeeded.
