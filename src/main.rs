@@ -13,6 +13,7 @@ mod simulate;
 use std::{io::IsTerminal, process::ExitCode};
 
 use clap::Parser;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::Command;
@@ -40,6 +41,15 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
     }
 }
 
+/// Every connection is an open file, and the usual soft limit of 1,024 is there for programs that use `select`: the hard
+/// limit is what the operator allows.
+fn raise_open_file_limit() {
+    let hard = getrlimit(Resource::Nofile).maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: hard, maximum: hard }) {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
+}
+
 fn main() -> ExitCode {
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
@@ -52,6 +62,7 @@ fn main() -> ExitCode {
     let filter = EnvFilter::try_from_env("FAIRGATE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     let colours = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
+    raise_open_file_limit();
     // The first and only provider of this process, so there is none to be in its way.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let outcome = match &cli.command {

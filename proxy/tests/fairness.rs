@@ -19,7 +19,12 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use proxy::{Body, Gateway, GatewayOptions, ShardOptions};
 use support::*;
-use tokio::{sync::mpsc::UnboundedSender, task::JoinHandle};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::mpsc::UnboundedSender,
+    task::JoinHandle,
+};
 
 /// One level for everybody, which queues or refuses.
 fn one_level(response: &str) -> FairnessConfig {
@@ -395,4 +400,50 @@ async fn the_debug_endpoints_show_who_runs_and_who_waits() {
     drop(first);
     held.end_one();
     assert_eq!(second.await.unwrap().status(), StatusCode::OK);
+}
+
+/// PX-14: a body is invited once its request has a seat, and never when the request is refused.
+#[tokio::test]
+async fn a_body_is_invited_with_the_seat() {
+    let ask = "POST /clusters/a/api/v1/pods HTTP/1.1\r\nHost: d\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n";
+    for response in [REJECT, QUEUE] {
+        let address = upstream(|request: Request<Incoming>| async move {
+            let got = request.into_body().collect().await.unwrap().to_bytes();
+            Response::builder().status(StatusCode::CREATED).body(Body::from(got)).unwrap()
+        });
+        let shard = ShardOptions { seats: 1, ..remote(address.await) };
+        let gateway = fair(shard, one_level(response));
+        let (sender, body) = channel();
+        let request = Request::post("/clusters/a/api/v1/pods").header("host", "d").body(body).unwrap();
+        let mut holding = h1(&gateway).await;
+        let holding = tokio::spawn(async move { holding.send_request(request).await });
+        metric_becomes(&gateway, IN_USE, 1.0).await;
+
+        let mut socket = TcpStream::connect(gateway.address()).await.unwrap();
+        socket.write_all(ask.as_bytes()).await.unwrap();
+        let mut got = Vec::new();
+        if response == REJECT {
+            while !String::from_utf8_lossy(&got).contains("\r\n\r\n") {
+                assert!(socket.read_buf(&mut got).await.unwrap() > 0);
+            }
+            assert!(got.starts_with(b"HTTP/1.1 429 "), "{}", String::from_utf8_lossy(&got));
+        } else {
+            metric_becomes(&gateway, WAITING, 1.0).await;
+            assert!(socket.try_read_buf(&mut got).is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock));
+        }
+        drop(sender);
+        assert_eq!(holding.await.unwrap().unwrap().status(), StatusCode::CREATED);
+        if response == QUEUE {
+            while !got.ends_with(b"\r\n\r\n") {
+                assert!(socket.read_buf(&mut got).await.unwrap() > 0);
+            }
+            assert_eq!(String::from_utf8_lossy(&got), "HTTP/1.1 100 Continue\r\n\r\n");
+            socket.write_all(b"hi").await.unwrap();
+            got.clear();
+            while !got.ends_with(b"hi") {
+                assert!(socket.read_buf(&mut got).await.unwrap() > 0);
+            }
+            assert!(got.starts_with(b"HTTP/1.1 201 "));
+        }
+    }
 }
