@@ -7,7 +7,7 @@ use apiserver_api::{Status, url};
 use apiserver_cache::CacheServer;
 use apiserver_server::{ApiServer, Registry, Trust};
 use apiserver_storage::{Embedded, Store};
-use config::{Compat, FairnessConfig, GatewayConfig, Limits};
+use config::{AccessLog, Compat, FairnessConfig, GatewayConfig, Limits};
 use observers::Observers;
 use proxy::{Body, Directory, Gateway, GatewayOptions, LocalService, ShardOptions, Upstream};
 use tokio::{runtime::Runtime, sync::mpsc};
@@ -65,6 +65,7 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
         healthy: Some(healthy(store.clone())),
         directory: Directory::Watch,
         limits: config.limits,
+        access_log: config.access_log,
     })
     .map_err(|e| anyhow::Error::new(e).context("cannot start the gateway"))?;
     runtime.block_on(gateway.ready());
@@ -88,6 +89,7 @@ struct Settings {
     compat: Compat,
     observers: observers::Options,
     limits: Limits,
+    access_log: Option<AccessLog>,
 }
 
 impl Settings {
@@ -108,6 +110,7 @@ impl Settings {
             fairness,
             compat: file.as_ref().map_or(Compat::Fairgate, |f| f.fairness.compat),
             limits: file.as_ref().map_or_else(Limits::default, |f| f.limits),
+            access_log: file.and_then(|f| f.access_log),
         })
     }
 }

@@ -32,6 +32,7 @@ pub(crate) fn serve(args: &cli::Serve) -> Result<(), Failure> {
         healthy: None,
         directory: Directory::Watch,
         limits: config.limits,
+        access_log: config.access_log,
     })
     .map_err(|e| anyhow::Error::new(e).context("cannot start the gateway"))?;
     println!("gateway: {scheme}://{}\nadmin:   http://{}", gateway.address(), gateway.admin_address());

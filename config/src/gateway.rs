@@ -12,6 +12,7 @@ use http::Uri;
 use serde::Deserialize;
 
 use crate::{
+    access_log::{self, AccessLog, RawAccessLog},
     document,
     fault::{ConfigError, Faults},
     limits::{Limits, RawLimits},
@@ -46,6 +47,8 @@ pub struct GatewayConfig {
     pub observers: Observers,
     /// What one client may take, and how long things may last.
     pub limits: Limits,
+    /// `None`: no request is logged.
+    pub access_log: Option<AccessLog>,
 }
 
 /// See [`GatewayConfig::listen`].
@@ -202,6 +205,7 @@ struct Raw {
     fairness: RawFairness,
     observers: RawObservers,
     limits: RawLimits,
+    access_log: Option<RawAccessLog>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -311,6 +315,7 @@ impl Checker<'_, '_> {
         };
         let observers = self.observers(&raw.observers);
         let limits = raw.limits.check(self.faults);
+        let access_log = raw.access_log.map(|raw| access_log::check(&raw, self.directory, self.faults));
         Some(GatewayConfig {
             workers: usize::try_from(raw.workers).ok()?,
             listen: listen?,
@@ -320,6 +325,10 @@ impl Checker<'_, '_> {
             fairness,
             observers: observers?,
             limits,
+            access_log: match access_log {
+                Some(checked) => Some(checked?),
+                None => None,
+            },
         })
     }
 

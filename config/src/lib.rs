@@ -5,6 +5,7 @@
 //! field and what would be right ([`ConfigError`]); unknown and repeated keys are faults, since a typo must
 //! not drop a limit.
 
+mod access_log;
 mod advice;
 mod class;
 mod document;
@@ -16,6 +17,7 @@ mod limits;
 mod read;
 
 pub use self::{
+    access_log::{AccessLog, Sink},
     class::{PathPattern, RateLimit, Weight, WorkspaceClass},
     fairness::{FairnessConfig, Source},
     fault::{ConfigError, Fault, Faults, Position},

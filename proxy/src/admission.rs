@@ -44,7 +44,7 @@ pub(crate) enum Kind {
 pub(crate) struct Ticket {
     pub(crate) rules: Arc<Rules>,
     pub(crate) class: Classified,
-    cost: Cost,
+    pub(crate) cost: Cost,
 }
 
 /// Reads a request. `path` is what stands behind the cluster prefix.
@@ -176,6 +176,9 @@ pub(crate) async fn admit(
             _ => break gate.admit(&request),
         }
     };
+    if let Some(draft) = &mut trail.draft {
+        draft.price(ticket);
+    }
     let Ticket { rules, class, cost } = &*ticket;
     let (class, cost) = (*class, *cost);
     let list = |id, started_ns| {

@@ -2,7 +2,10 @@
 
 use std::{
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -52,13 +55,19 @@ impl Body {
         Self(Kind::Boxed(Box::pin(body.map_err(Into::into))))
     }
 
-    /// A request's body; with `limit` under the stall limit of that worker and client.
-    pub(crate) fn upload(body: Unread, limit: Option<(&Arc<Worker>, &Arc<Peer>)>) -> Self {
+    /// A request's body; with `limit` under the stall limit of that worker and client. Its bytes are added to what
+    /// `counter` makes.
+    pub(crate) fn upload(
+        body: Unread,
+        limit: Option<(&Arc<Worker>, &Arc<Peer>)>,
+        counter: impl FnOnce() -> Option<Arc<AtomicU64>>,
+    ) -> Self {
         if body.is_read() {
             return Self::empty();
         }
+        let bytes = counter();
         let limit = limit.map(|(worker, peer)| (worker.clone(), peer.clone()));
-        Self(Kind::Upload(Box::new(Upload { body, limit, stall: None })))
+        Self(Kind::Upload(Box::new(Upload { body, limit, stall: None, bytes })))
     }
 
     /// The answer on a connection.
@@ -143,12 +152,17 @@ struct Upload {
     body: Unread,
     limit: Option<(Arc<Worker>, Arc<Peer>)>,
     stall: Option<Timer>,
+    /// For the access log.
+    bytes: Option<Arc<AtomicU64>>,
 }
 
 impl Upload {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let Some(body) = &mut self.body.body else { return Poll::Ready(None) };
         let frame = http_body::Body::poll_frame(Pin::new(body), cx);
+        if let (Some(bytes), Poll::Ready(Some(Ok(frame)))) = (&self.bytes, &frame) {
+            bytes.fetch_add(frame.data_ref().map_or(0, |data| data.len() as u64), Relaxed);
+        }
         let Some((worker, peer)) = self.limit.as_ref().filter(|_| frame.is_pending()) else {
             self.stall = None;
             return frame.map_err(Into::into);

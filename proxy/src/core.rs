@@ -12,7 +12,8 @@ use observers::{Observers, WorkspaceEvent};
 use tokio::sync::mpsc;
 
 use crate::{
-    Limits, clock::WallClock, identity::Identity, index::Index, metrics::Metrics, rules::Fairness, upstream::Shard,
+    Limits, access_log::AccessLog, clock::WallClock, identity::Identity, index::Index, metrics::Metrics,
+    rules::Fairness, upstream::Shard,
 };
 
 /// The gateway's shared state. A request locks parts of the sharded maps of workspaces (index, watches, UIDs, rates) for
@@ -36,6 +37,8 @@ pub(crate) struct Core {
     pub(crate) fairness: Option<Fairness>,
     pub(crate) watches: Arc<WatchTracker>,
     pub(crate) metrics: Metrics,
+    /// `None` = no request is logged.
+    pub(crate) access_log: Option<AccessLog>,
     pub(crate) draining: AtomicBool,
     /// See [`crate::GatewayOptions::healthy`].
     pub(crate) healthy: Option<Arc<dyn Fn() -> bool + Send + Sync>>,

@@ -31,6 +31,15 @@ pub(crate) fn render(core: &Core, workers: &[Arc<Worker>], metrics: &PrometheusH
     out.one("fairgate_connections", sum(|w| w.connections.load(Relaxed)));
     out.one("fairgate_index_ready", u8::from(core.index.is_ready()));
     out.one("fairgate_index_clusters", core.index.len());
+    if let Some(log) = &core.access_log {
+        let name = "fairgate_access_log_lines_total";
+        out.head(name);
+        let counts = &log.counts;
+        for (result, count) in [("written", &counts.written), ("dropped", &counts.dropped), ("failed", &counts.failed)]
+        {
+            out.value(name, &[("result", result)], count.load(Relaxed));
+        }
+    }
     if let Some(fairness) = &core.fairness {
         out.one("fairgate_config_generation", fairness.status().generation);
     }

@@ -21,7 +21,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
-    Directory, GatewayOptions, StartError, admin,
+    Directory, GatewayOptions, StartError, access_log, admin,
     clock::WallClock,
     connection,
     core::{Core, Entry},
@@ -65,6 +65,8 @@ pub struct Gateway {
     workers: Vec<thread::JoinHandle<()>>,
     /// Closed when the last worker has ended.
     ended: mpsc::Receiver<()>,
+    /// Dropped after the workers have ended: their last lines are written.
+    _access_log: Option<access_log::Writer>,
 }
 
 impl Gateway {
@@ -90,6 +92,10 @@ impl Gateway {
             n => n,
         };
         let mut core = build(&options, clock, workers)?;
+        let clock = core.clock.clone();
+        let access_log = options.access_log.as_ref().map(|log| access_log::Writer::start(log, workers, clock));
+        let (access_log, writer) = access_log.transpose().map_err(io("access log"))?.unzip();
+        core.access_log = access_log;
         look(&mut core);
         let core = Arc::new(core);
         let control = runtime::Builder::new_multi_thread()
@@ -137,7 +143,16 @@ impl Gateway {
                 control.spawn(Feed { core: core.clone(), shard, kind, pool: workers }.run());
             }
         }
-        Ok(Self { core, address, admin_address, phase, control: Some(control), workers: threads, ended })
+        Ok(Self {
+            core,
+            address,
+            admin_address,
+            phase,
+            control: Some(control),
+            workers: threads,
+            ended,
+            _access_log: writer,
+        })
     }
 
     /// Where clients connect.
@@ -246,6 +261,7 @@ pub(crate) fn build(options: &GatewayOptions, clock: WallClock, workers: usize) 
         fairness,
         watches: WatchTracker::new(WatchOptions { compat: options.compat, ..WatchOptions::default() }),
         metrics: Metrics::new(),
+        access_log: None,
         draining: AtomicBool::new(false),
         healthy: options.healthy.clone(),
         clock,

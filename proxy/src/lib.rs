@@ -14,6 +14,7 @@
 
 #![allow(rustdoc::private_intra_doc_links, reason = "the map of the crate names its private modules")]
 
+mod access_log;
 mod admin;
 mod admission;
 mod body;
@@ -47,6 +48,7 @@ mod rules;
 mod series;
 mod serve;
 mod stamp;
+mod trace;
 mod trail;
 mod uids;
 mod upstream;

@@ -82,6 +82,8 @@ pub struct GatewayOptions {
     pub directory: Directory,
     /// See [`Limits`].
     pub limits: Limits,
+    /// A line for each request; `None` writes none.
+    pub access_log: Option<config::AccessLog>,
 }
 
 /// Why a gateway did not start.

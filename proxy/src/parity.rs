@@ -174,6 +174,7 @@ fn options(vectors: &Value, shard: ShardOptions) -> GatewayOptions {
         healthy: None,
         directory: Directory::Static,
         limits: Limits::default(),
+        access_log: None,
     }
 }
 

@@ -117,8 +117,9 @@ impl Phases {
         }
     }
 
-    /// Observes a request that ends `now`.
-    pub(crate) fn ended(&self, trail: &Trail, now: u64) {
+    /// Observes a request that has ended.
+    pub(crate) fn ended(&self, trail: &Trail) {
+        let now = trail.ended_ns;
         let took = now.saturating_sub(trail.arrived_ns);
         if !trail.is_stream || trail.code.is_none() {
             self.begin(trail, trail.outcome, now);
@@ -232,7 +233,8 @@ mod tests {
             assert!(text.contains(&want), "{want}: {text}");
         }
         assert!(!text.contains("stream_duration_seconds_count"), "it has not ended");
-        phases.ended(&trail, 3600 * S);
+        trail.ended_ns = 3600 * S;
+        phases.ended(&trail);
         let text = shown(&phases);
         let want = "fairgate_stream_duration_seconds_sum{verb=\"WATCH\",outcome=\"cancelled\"} 3600\n";
         assert!(text.contains(want) && !text.contains("phase=\"total\""), "{text}");
@@ -243,7 +245,8 @@ mod tests {
         let phases = Phases::new();
         let mut trail = Trail::new(MS);
         trail.queued_ns = Some(2 * MS);
-        phases.ended(&trail, 10 * MS);
+        trail.ended_ns = 10 * MS;
+        phases.ended(&trail);
         let text = shown(&phases);
         let labels = "verb=\"other\",outcome=\"cancelled\"";
         assert!(text.contains(&format!("_sum{{phase=\"wait\",{labels}}} 0.008\n")), "{text}");

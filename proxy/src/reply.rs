@@ -189,6 +189,10 @@ impl Drop for Flight {
                 () => Outcome::Cancelled,
             };
         }
-        self.worker.phases.ended(&self.trail, self.worker.core.clock.now_ns());
+        self.trail.ended_ns = self.worker.core.clock.now_ns();
+        self.worker.phases.ended(&self.trail);
+        if let Some(draft) = self.trail.draft.take() {
+            draft.end(&self.worker, std::mem::replace(&mut self.trail, Trail::new(0)));
+        }
     }
 }

@@ -62,6 +62,12 @@ pub(crate) const SERIES: &[Series] = &[
         &["reason"],
         "Requests and connections that got no further than the door.",
     ),
+    series(
+        "fairgate_access_log_lines_total",
+        "counter",
+        &["result"],
+        "Lines of the access log: written, dropped because the writer was too slow, failed to be written. Only with an access log.",
+    ),
     // Connections.
     series("fairgate_connections", "gauge", NONE, "Open client connections."),
     series("fairgate_connections_accepted_total", "counter", NONE, "Client connections accepted."),

@@ -27,6 +27,7 @@ use hyper::body::Incoming;
 
 use crate::{
     Body,
+    access_log::Draft,
     admission::{self, Kind, Plan, Ticket},
     body::Unread,
     connection::Peer,
@@ -50,13 +51,18 @@ pub(crate) async fn serve(
 ) -> Result<Response<Reply>, Infallible> {
     let mut flight = Flight::new(worker.clone(), peer.clone(), worker.core.clock.now_ns());
     let version = request.version();
+    let (draft, span) = Draft::begin(&worker, &peer, &request);
+    flight.trail.draft = draft;
     let is_head = request.method() == Method::HEAD;
     let outcome = {
         // Pinned here and polled in place: wrapping it by value would move a large future around for every request.
         let mut steps = pin!(steps(&worker, &peer, &mut flight.trail, request));
-        std::future::poll_fn(|cx| match std::panic::catch_unwind(AssertUnwindSafe(|| steps.as_mut().poll(cx))) {
-            Ok(polled) => polled.map(Some),
-            Err(_) => Poll::Ready(None),
+        std::future::poll_fn(|cx| {
+            let _entered = span.enter();
+            match std::panic::catch_unwind(AssertUnwindSafe(|| steps.as_mut().poll(cx))) {
+                Ok(polled) => polled.map(Some),
+                Err(_) => Poll::Ready(None),
+            }
         })
         .await
     };
@@ -112,11 +118,17 @@ async fn steps(
             Ok(caller) => caller,
             Err(status) => return refuse(core, trail, &status, "identity"),
         };
+    if let Some(draft) = &mut trail.draft {
+        draft.identify(core, peer, &caller.identity);
+    }
     let user = &caller.identity.user;
     let route = match route::resolve(core, &parts.uri, parts.method.as_str(), user).await {
         Ok(route) => route,
         Err(status) => return refuse(core, trail, &status, "workspace"),
     };
+    if let Some(draft) = &mut trail.draft {
+        draft.route(core, &route);
+    }
     let path = route.rest(&parts.uri);
     let query = parts.uri.query().unwrap_or_default();
     let mut plan = match admission::plan(core, &route, user, parts.method.as_str(), path, query) {
@@ -166,7 +178,7 @@ async fn admitted(
         Kind::Plain => None,
         Kind::Watch | Kind::LongRunning => upgrade(&parts).filter(|_| body.is_read()),
     };
-    let stamp = Stamp::take(worker, &mut parts, route, caller, peer);
+    let stamp = Stamp::take(worker, &mut parts, route, caller, peer, trail);
     if parts.version == Version::HTTP_2 {
         forward::join_cookies(&mut parts.headers);
     }
@@ -174,9 +186,10 @@ async fn admitted(
     // What asks for another protocol begins with a head as short as any.
     let limit =
         (plan.kind == Kind::Plain || protocol.is_some()).then(|| plan.timeout.map_or(longest, |t| t.min(longest)));
+    let counter = || trail.draft.as_mut().map(|draft| draft.count_bytes());
     let body = match plan.kind {
-        Kind::LongRunning => Body::upload(body, None),
-        _ => Body::upload(body, Some((worker, peer))),
+        Kind::LongRunning => Body::upload(body, None, counter),
+        _ => Body::upload(body, Some((worker, peer)), counter),
     };
     let mut permit = permit;
     let answered = {

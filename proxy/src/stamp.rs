@@ -15,14 +15,16 @@ use crate::{
     hop,
     identity::{Caller, Identity},
     route::Route,
-    worker::Worker,
+    trace::{TRACEPARENT, Trace},
+    trail::Trail,
+    worker::{Worker, mix},
 };
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
-const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
+pub(crate) const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
 
 /// Fields of the gateway's own. The default has none.
@@ -36,6 +38,7 @@ pub(crate) struct Stamp<'a> {
     /// Which host the client asked for, if its URI does not say so.
     host: Option<HeaderValue>,
     audit_id: Option<HeaderValue>,
+    trace: Option<Trace>,
     trailers: bool,
 }
 
@@ -52,6 +55,7 @@ impl<'a> Stamp<'a> {
         route: &'a Route,
         caller: &'a Caller,
         peer: &'a Peer,
+        trail: &mut Trail,
     ) -> Self {
         let headers = &mut parts.headers;
         hop::remove(headers);
@@ -60,17 +64,27 @@ impl<'a> Stamp<'a> {
             claims.into_iter().for_each(|name| drop(headers.remove(name)));
         }
         let host = headers.remove(HOST);
-        let audit_id = || {
+        let new_id = || {
             let id = worker.next_uuid();
             HeaderValue::from_str(id.as_hyphenated().encode_lower(&mut [0; 36])).ok()
         };
+        let audit_id = if headers.contains_key(AUDIT_ID) { None } else { new_id() };
+        let wanted = trail.draft.as_ref().and_then(|draft| draft.wants_trace());
+        let trace = Trace::take(headers, wanted, || mix(worker.next_number()));
+        if let Some(draft) = &mut trail.draft {
+            draft.trace = trace;
+            if audit_id.is_some() {
+                draft.audit_id.clone_from(&audit_id);
+            }
+        }
         Self {
             identity: if caller.vouched { caller.identity.headers() } else { &[] },
             peer: Some(peer),
             uri: std::mem::replace(&mut parts.uri, route.uri.clone()),
             prefix: if route.has_prefix { route.rest_at } else { 0 },
             host,
-            audit_id: if headers.contains_key(AUDIT_ID) { None } else { audit_id() },
+            audit_id,
+            trace,
             // Every HTTP/2 client takes trailers; one of HTTP/1.1 has to say so.
             trailers: parts.version == Version::HTTP_2 && !headers.contains_key(TE),
         }
@@ -92,6 +106,9 @@ impl<'a> Stamp<'a> {
         }
         if let Some(id) = &self.audit_id {
             put(&AUDIT_ID, id.as_bytes());
+        }
+        if let Some(trace) = &self.trace {
+            put(&TRACEPARENT, &trace.header());
         }
         if self.trailers {
             put(&TE, TRAILERS.as_bytes());

@@ -5,7 +5,7 @@
 use apiserver_api::Verb;
 use http::StatusCode;
 
-use crate::core::Core;
+use crate::{access_log::Draft, core::Core};
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +84,10 @@ pub(crate) struct Trail {
     pub(crate) outcome: Outcome,
     /// Bytes of the answer's body.
     pub(crate) bytes_out: u64,
+    /// When it ended; its arrival until then.
+    pub(crate) ended_ns: u64,
+    /// Its line of the access log, where there may be one.
+    pub(crate) draft: Option<Box<Draft>>,
 }
 
 impl Trail {
@@ -100,6 +104,8 @@ impl Trail {
             code: None,
             outcome: Outcome::Cancelled,
             bytes_out: 0,
+            ended_ns: arrived_ns,
+            draft: None,
         }
     }
 

@@ -214,6 +214,11 @@ impl Worker {
         uuid::Builder::from_random_bytes(bytes.to_be_bytes()).into_uuid()
     }
 
+    /// A number that no other request of this worker gets.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.next_id.fetch_add(1, Relaxed)
+    }
+
     /// Tells every connection to end after the requests that run on it, and watches to end one by one within most of
     /// `grace`.
     pub(crate) fn drain(&self, grace: Duration) {
@@ -310,6 +315,7 @@ mod tests {
             compat: config::Compat::Fairgate,
             directory: crate::Directory::Static,
             limits: Limits::default(),
+            access_log: None,
             healthy: None,
         };
         Arc::new(crate::gateway::build(&options, crate::clock::WallClock::new(), 1).unwrap())

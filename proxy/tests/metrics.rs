@@ -9,7 +9,7 @@ use std::{
     path::Path,
 };
 
-use config::{Compat, FairnessConfig};
+use config::{AccessLog, Compat, FairnessConfig, Sink};
 use http::{Response, StatusCode};
 use http_body_util::BodyExt;
 use observers::Observers;
@@ -110,7 +110,8 @@ fn gateway(compat: Compat) -> Gateway {
         Compat::Fairgate => vec![options_of("root", shard)],
         Compat::Upstream => vec![options_of("root", gone)],
     };
-    Gateway::start(GatewayOptions { fairness: Some(fairness()), compat, ..options(shards) }).unwrap()
+    let access_log = Some(AccessLog { sink: Sink::File("/dev/null".into()), per_million: 0, errors_per_second: 0 });
+    Gateway::start(GatewayOptions { fairness: Some(fairness()), compat, access_log, ..options(shards) }).unwrap()
 }
 
 fn shard_of(address: std::net::SocketAddr) -> ShardOptions {

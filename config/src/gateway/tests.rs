@@ -1,4 +1,5 @@
 use super::*;
+use crate::Sink;
 
 const GOOD: &str = "
 apiVersion: fairgate.dev/v1alpha1
@@ -16,6 +17,7 @@ shards:
   url: http://localhost:8080/
   seats: 1
 observers: { resyncInterval: 90s }
+accessLog: { file: access.log, sample: 0.25, errorsPerSecond: 5 }
 fairness: { enabled: false, file: fairness.yaml, compat: upstream }
 limits: { connections: 500, bodyBytes: 3145728, headTimeout: 10s, connectionAge: 1h30m, lookupWait: 0s }
 ";
@@ -56,6 +58,8 @@ fn a_full_file_is_read() {
         ..Limits::default()
     };
     assert_eq!(config.limits, want);
+    let sink = Sink::File("/etc/fairgate/access.log".into());
+    assert_eq!(config.access_log, Some(AccessLog { sink, per_million: 250_000, errors_per_second: 5 }));
 }
 
 #[test]
@@ -186,4 +190,29 @@ fn a_file_for_the_bundled_server_names_no_place() {
     let error = GatewayConfig::load_bundled(&path).unwrap_err();
     let fields: Vec<_> = error.faults().iter().map(|f| f.field.as_str()).collect();
     assert_eq!(fields, ["listen", "admin", "shards"]);
+}
+
+#[test]
+fn an_access_log_has_a_place_and_a_share() {
+    let parse = |log: &str| {
+        parse(&format!(
+            "{{apiVersion: fairgate.dev/v1alpha1, kind: GatewayConfiguration, listen: {{address: '127.0.0.1:1'}}, \
+             shards: [{{name: a, url: 'http://a:1', seats: 5}}]{log}}}"
+        ))
+    };
+    assert_eq!(parse("").unwrap().access_log, None);
+    let log = parse(", accessLog: {file: '-'}").unwrap().access_log;
+    assert_eq!(log, Some(AccessLog { sink: Sink::Stdout, per_million: 1_000_000, errors_per_second: 100 }));
+    assert_eq!(parse(", accessLog: {file: '-', sample: 0}").unwrap().access_log.unwrap().per_million, 0);
+    for (log, fault) in [
+        ("{sample: 1}", "accessLog.file: is missing"),
+        ("{file: a, sample: 1.5}", "accessLog.sample: is 1.5; want"),
+        ("{file: a, sample: -0.1}", "accessLog.sample: is -0.1; want"),
+        ("{file: a, sample: 5%}", "accessLog.sample: "),
+        ("{file: a, errorsPerSecond: 1000000}", "accessLog.errorsPerSecond: is 1000000; want"),
+        ("{file: a, rate: 1}", "accessLog.rate: "),
+    ] {
+        let faults = parse(&format!(", accessLog: {log}")).unwrap_err();
+        assert!(faults.iter().any(|f| f.contains(fault)), "{log}: {faults:?}");
+    }
 }

@@ -46,8 +46,11 @@ const LINES_MAX: usize = 8192;
 /// Drafts that a worker keeps to use again.
 const SPARE_MAX: usize = 256;
 
+#[allow(clippy::vec_box, reason = "the boxes themselves are used again, on their way to the writer and to others")]
+type Spare = Vec<Box<Draft>>;
+
 thread_local! {
-    static SPARE: RefCell<Vec<Box<Draft>>> = const { RefCell::new(Vec::new()) };
+    static SPARE: RefCell<Spare> = const { RefCell::new(Vec::new()) };
 }
 
 /// What the workers know of the log.
@@ -99,6 +102,11 @@ impl AccessLog {
     fn is_sampled(&self, number: u64) -> bool {
         // All means all, the largest number too.
         self.below == u64::MAX || mix(number) < self.below
+    }
+
+    /// Whether what goes wrong is logged beyond the sample.
+    fn is_told_of_errors(&self) -> bool {
+        self.quotas.first().is_some_and(|quota| quota.max > 0)
     }
 
     /// Passes a draft on to the writer, or back to be used again.
@@ -169,6 +177,7 @@ impl Draft {
     /// Begins one for a request that has just arrived, if anybody will read it. The span is for what is done for it.
     pub(crate) fn begin<B>(worker: &Worker, peer: &Peer, request: &Request<B>) -> (Option<Box<Self>>, tracing::Span) {
         let log = worker.core.access_log.as_ref();
+        let is_sampled = log.is_some_and(|log| log.is_sampled(worker.next_number()));
         let span = tracing::debug_span!(
             target: "fairgate::request",
             "request",
@@ -176,11 +185,11 @@ impl Draft {
             path = line::path(request.uri()),
         );
         let is_traced = !span.is_disabled();
-        if log.is_none() && !is_traced {
+        if !is_sampled && !is_traced && !log.is_some_and(AccessLog::is_told_of_errors) {
             return (None, span);
         }
         let mut draft = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
-        draft.is_sampled = log.is_some_and(|log| log.is_sampled(worker.next_number()));
+        draft.is_sampled = is_sampled;
         draft.span = is_traced.then(|| span.clone());
         draft.method.clone_from(request.method());
         draft.version = request.version();

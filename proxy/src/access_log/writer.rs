@@ -43,11 +43,7 @@ impl Writer {
     ///
     /// # Errors
     /// The file cannot be opened, or is no file.
-    pub(crate) fn start(
-        settings: &Settings,
-        workers: usize,
-        clock: Arc<WallClock>,
-    ) -> io::Result<(AccessLog, Self)> {
+    pub(crate) fn start(settings: &Settings, workers: usize, clock: Arc<WallClock>) -> io::Result<(AccessLog, Self)> {
         let mut sink = Output::open(&settings.sink)?;
         let (sender, lines) = sync_channel(LINES_MAX);
         let (counts, stop) = (Arc::new(Counts::default()), Arc::new(AtomicBool::new(false)));
@@ -118,7 +114,7 @@ pub(super) fn write_all(
         let outcome = sink(&batch);
         let counter = if outcome.is_ok() { &counts.written } else { &counts.failed };
         counter.fetch_add(count, Relaxed);
-        match outcome {
+        match &outcome {
             Err(error) if !is_failing => tracing::error!(%error, "the access log cannot be written; lines are lost"),
             Ok(()) if is_failing => tracing::info!("the access log is written again"),
             _ => {}

@@ -5,9 +5,11 @@ use proptest::prelude::*;
 
 use super::*;
 
+type Meaning = Option<(&'static str, &'static str, u8)>;
+
 /// Section 3.2.3 has the first two; the others are the cases of the recommendation's test suite (`test.py`), by their
 /// names there. `Some`: trace-id, parent-id and flags as they are understood.
-const CASES: &[(&str, &str, Option<(&str, &str, u8)>)] = &[
+const CASES: &[(&str, &str, Meaning)] = &[
     ("sampled", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", GOOD),
     ("not sampled", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00", GOOD_UNSAMPLED),
     ("version_0x00 with more", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01.", None),
@@ -38,8 +40,8 @@ const CASES: &[(&str, &str, Option<(&str, &str, u8)>)] = &[
     ("white space inside", "00-4bf92f3577b34da6a3ce929d0e0e4736 -00f067aa0ba902b7-01", None),
     ("nothing", "", None),
 ];
-const GOOD: Option<(&str, &str, u8)> = Some(("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7", 1));
-const GOOD_UNSAMPLED: Option<(&str, &str, u8)> = Some(("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7", 0));
+const GOOD: Meaning = Some(("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7", 1));
+const GOOD_UNSAMPLED: Meaning = Some(("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7", 0));
 
 #[test]
 fn the_cases_of_the_recommendation() {

@@ -45,6 +45,7 @@ pub fn options(shards: Vec<ShardOptions>) -> GatewayOptions {
         healthy: None,
         directory: Directory::Static,
         limits: Limits::default(),
+        access_log: None,
     }
 }
 
