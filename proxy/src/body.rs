@@ -16,7 +16,6 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use crate::{
-    connection::Peer,
     upstream::pool::Lease,
     worker::{Timer, Worker},
 };
@@ -55,19 +54,18 @@ impl Body {
         Self(Kind::Boxed(Box::pin(body.map_err(Into::into))))
     }
 
-    /// A request's body; with `limit` under the stall limit of that worker and client. Its bytes are added to what
-    /// `counter` makes.
+    /// A request's body; with `limit` under the limits of that worker. Its bytes are added to what `counter` makes.
     pub(crate) fn upload(
         body: Unread,
-        limit: Option<(&Arc<Worker>, &Arc<Peer>)>,
+        limit: Option<&Arc<Worker>>,
         counter: impl FnOnce() -> Option<Arc<AtomicU64>>,
     ) -> Self {
         if body.is_read() {
             return Self::empty();
         }
         let bytes = counter();
-        let limit = limit.map(|(worker, peer)| (worker.clone(), peer.clone()));
-        Self(Kind::Upload(Box::new(Upload { body, limit, stall: None, bytes })))
+        let limits = limit.map(|worker| (worker.clone(), worker.core.limits.body_bytes.unwrap_or(u64::MAX)));
+        Self(Kind::Upload(Box::new(Upload { body, limits, stall: None, bytes })))
     }
 
     /// The answer on a connection.
@@ -146,11 +144,21 @@ impl http_body::Body for Body {
     }
 }
 
-/// A client that has promised a body and sends nothing of it, while the shard waits for it, is cut off: with its
-/// connection on HTTP/1.1, with this request alone on HTTP/2.
+/// Why a client's request ends before its body does.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UploadError {
+    /// A client that has promised a body and sends nothing of it, while the shard waits for it.
+    #[error("the client does not go on with its request's body")]
+    Stalled,
+    /// It is larger than this many bytes.
+    #[error("the request's body is larger than {0} bytes")]
+    TooLarge(u64),
+}
+
 struct Upload {
     body: Unread,
-    limit: Option<(Arc<Worker>, Arc<Peer>)>,
+    /// Who keeps the time, and how many bytes there may be still.
+    limits: Option<(Arc<Worker>, u64)>,
     stall: Option<Timer>,
     /// For the access log.
     bytes: Option<Arc<AtomicU64>>,
@@ -163,19 +171,31 @@ impl Upload {
         if let (Some(bytes), Poll::Ready(Some(Ok(frame)))) = (&self.bytes, &frame) {
             bytes.fetch_add(frame.data_ref().map_or(0, |data| data.len() as u64), Relaxed);
         }
-        let Some((worker, peer)) = self.limit.as_ref().filter(|_| frame.is_pending()) else {
-            self.stall = None;
-            return frame.map_err(Into::into);
-        };
-        let after = worker.core.limits.stall_timeout;
-        let stall = self.stall.get_or_insert_with(|| match peer.is_h2 {
-            true => worker.wake_after(after, cx.waker().clone()),
-            false => worker.kill_after(after, peer.link.clone()),
-        });
-        if stall.is_over(cx.waker()) {
-            return Poll::Ready(Some(Err("the client does not go on with its request's body".into())));
+        let Some((worker, left)) = &mut self.limits else { return frame.map_err(Into::into) };
+        let limits = &worker.core.limits;
+        match frame {
+            Poll::Ready(frame) => {
+                self.stall = None;
+                let read = frame.as_ref().and_then(|f| f.as_ref().ok()?.data_ref()).map_or(0, Bytes::len);
+                match left.checked_sub(read as u64) {
+                    Some(rest) => *left = rest,
+                    None => {
+                        let error = UploadError::TooLarge(limits.body_bytes.unwrap_or(u64::MAX));
+                        return Poll::Ready(Some(Err(error.into())));
+                    }
+                }
+                Poll::Ready(frame.map(|f| f.map_err(Into::into)))
+            }
+            Poll::Pending => {
+                let begin = || worker.wake_after(limits.stall_timeout, cx.waker().clone());
+                if !self.stall.get_or_insert_with(begin).is_over(cx.waker()) {
+                    return Poll::Pending;
+                }
+                // There is nothing to be read before the answer is sent.
+                self.body.drain = false;
+                Poll::Ready(Some(Err(UploadError::Stalled.into())))
+            }
         }
-        Poll::Pending
     }
 }
 

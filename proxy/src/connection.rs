@@ -5,9 +5,9 @@ use std::{
     net::SocketAddr,
     pin::{Pin, pin},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{
-            AtomicBool,
+            AtomicBool, AtomicU32,
             Ordering::{Relaxed, Release},
         },
     },
@@ -15,26 +15,28 @@ use std::{
 };
 
 use bytes::{Buf, Bytes, BytesMut};
-use fairness::WatchGuard;
 use http::HeaderValue;
 use hyper::{
     server::conn::{http1, http2},
     service::service_fn,
-    upgrade::OnUpgrade,
 };
 use hyper_util::rt::TokioIo;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, copy_bidirectional},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
     net::TcpStream,
 };
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
+    frames::{Excess, Frames},
     framing::Framing,
     h2::{Deferred, Streams},
     identity::Identity,
     io::{tune, write_flat},
+    refusal,
+    refused::Why,
     serve::serve,
+    tunnel::{self, Tunnel},
     worker::{Link, Worker},
 };
 
@@ -44,9 +46,10 @@ const HEAD_MAX: usize = 256 << 10;
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
 const FRAME_MAX: u32 = 16 << 10;
+/// Up to this many header fields hyper reads without an allocation.
+const HEADERS_ON_STACK: usize = 100;
 
 /// The client's end of a connection.
-#[derive(Debug)]
 pub(crate) struct Peer {
     /// Who the client certificate says it is.
     pub(crate) identity: Option<Arc<Identity>>,
@@ -58,14 +61,17 @@ pub(crate) struct Peer {
     pub(crate) is_h2: bool,
     /// A request with two framings was read: nothing on this connection is served any more.
     pub(crate) ambiguous: AtomicBool,
-    /// Both ends of a connection that has switched protocols, and the watch it is, if it is one.
-    tunnel: Mutex<Option<(OnUpgrade, OnUpgrade, Option<WatchGuard>)>>,
+    /// Requests that hyper has handed on.
+    pub(crate) served: AtomicU32,
+    /// What a client that exceeds a limit of HTTP/2 is told at last.
+    goodbye: OnceLock<[u8; 17]>,
+    tunnel: Mutex<Option<Tunnel>>,
 }
 
 impl Peer {
-    /// Leaves a tunnel to the connection's task. `watch` stays in the books as long as the tunnel is open.
-    pub(crate) fn open_tunnel(&self, client: OnUpgrade, shard: OnUpgrade, watch: Option<WatchGuard>) {
-        *self.tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some((client, shard, watch));
+    /// Leaves a tunnel to the connection's task.
+    pub(crate) fn open_tunnel(&self, tunnel: Tunnel) {
+        *self.tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some(tunnel);
     }
 }
 
@@ -83,7 +89,7 @@ impl Drop for Registered<'_> {
 
 /// Serves one connection until it ends, fails, or is ended by the sweep or a shutdown.
 pub(crate) async fn run(worker: Arc<Worker>, tls: Option<TlsAcceptor>, tcp: TcpStream, address: SocketAddr) {
-    let link = Arc::new(Link::default());
+    let link = Arc::new(Link::new(address));
     let _registered = Registered { worker: &worker, key: worker.register(link.clone()) };
     let mut life = pin!(live(&worker, tls, tcp, address, &link));
     let ended = std::future::poll_fn(|cx| {
@@ -111,11 +117,13 @@ async fn live(
         link: link.clone(),
         is_h2: false,
         ambiguous: AtomicBool::new(false),
+        served: AtomicU32::new(0),
+        goodbye: OnceLock::new(),
         tunnel: Mutex::default(),
     };
     let Some(acceptor) = tls else {
         let (is_h2, stream, read) = sniff(tcp).await?;
-        link.established.store(true, Relaxed);
+        worker.establish(link);
         peer.is_h2 = is_h2;
         return speak(worker, Arc::new(peer), stream, read).await;
     };
@@ -146,8 +154,8 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let is_h2 = peer.is_h2;
-    let framing = (!is_h2).then(Framing::new);
-    let io = ClientIo { stream, read, framing, peer: peer.clone(), worker: worker.clone() };
+    let eye = if is_h2 { Eye::H2(Frames::new()) } else { Eye::H1(Framing::new()) };
+    let io = ClientIo { stream, read, eye, answer: None, peer: peer.clone(), worker: worker.clone() };
     if is_h2 { speak_h2(worker, peer, io).await } else { speak_h1(worker, peer, io).await }
 }
 
@@ -161,6 +169,10 @@ where
     // No `half_close`: hyper then notices a client that leaves while its request waits in a queue. No header timer:
     // the sweep does that for all connections at once.
     builder.half_close(false).auto_date_header(false).max_header_size(HEAD_MAX).max_buf_size(HEAD_MAX + (64 << 10));
+    let heads = worker.core.limits.header_count;
+    if heads > HEADERS_ON_STACK {
+        builder.max_headers(heads);
+    }
     let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service).with_upgrades());
     let mut told = false;
     std::future::poll_fn(|cx| {
@@ -172,13 +184,10 @@ where
     })
     .await?;
     let tunnel = peer.tunnel.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some((client, shard, _watch)) = tunnel {
-        // Counts as a request, so that the sweep leaves a quiet terminal alone.
-        link.requests.fetch_add(1, Relaxed);
-        let (client, shard) = futures_util::future::try_join(client, shard).await?;
-        copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(shard)).await?;
+    match tunnel {
+        Some(tunnel) => tunnel::run(&link, tunnel).await,
+        None => Ok(()),
     }
-    Ok(())
 }
 
 async fn speak_h2<S>(worker: &Arc<Worker>, peer: Arc<Peer>, io: ClientIo<S>) -> Result<(), crate::BoxError>
@@ -187,7 +196,7 @@ where
 {
     let link = peer.link.clone();
     let service = {
-        let worker = worker.clone();
+        let (worker, peer) = (worker.clone(), peer.clone());
         service_fn(move |request| serve(worker.clone(), peer.clone(), request))
     };
     let out = Deferred::new(io);
@@ -202,8 +211,8 @@ where
         .max_header_list_size(u32::try_from(HEAD_MAX).unwrap_or(u32::MAX));
     let mut connection = pin!(builder.serve_connection(TokioIo::new(out.clone()), service));
     let mut told = false;
-    std::future::poll_fn(|cx| {
-        if !told && link.is_draining() {
+    let ended = std::future::poll_fn(|cx| {
+        if !told && (link.is_draining() || link.is_aged()) {
             told = true;
             connection.as_mut().graceful_shutdown();
         }
@@ -215,30 +224,66 @@ where
                 done = connection.as_mut().poll(cx);
             }
         }
+        if let Some(goodbye) = peer.goodbye.get().filter(|_| done.is_ready()) {
+            // Its last words; who does not read loses them.
+            let _ = Pin::new(&mut out.clone()).poll_write(cx, goodbye);
+        }
         // One record, one send, for all streams of this turn.
         match out.push(cx) {
             Poll::Ready(Err(error)) if done.is_pending() => Poll::Ready(Err(error.into())),
             _ => done.map_err(crate::BoxError::from),
         }
     })
-    .await
+    .await;
+    if let Some(error) = ended.as_ref().err().filter(|error| is_protocol_error(&***error)) {
+        worker.core.refused(Why::Protocol, &link.address, error);
+    }
+    ended
 }
 
-/// The client's stream: what has been read ahead comes first, signs of life are noted, HTTP/1.1 framing is watched.
+/// Whether HTTP/2 was ended by us, because of what the client sent.
+fn is_protocol_error(error: &(dyn std::error::Error + 'static)) -> bool {
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<::h2::Error>());
+    cause.is_some_and(|cause| cause.is_library() && !cause.is_io())
+}
+
+/// What is watched in the bytes of a client, beside what hyper makes of them.
+enum Eye {
+    H1(Framing),
+    H2(Frames),
+}
+
+/// The client's stream: what has been read ahead comes first, signs of life are noted, HTTP/1.1 framing and the heads
+/// of HTTP/2 frames are watched.
 struct ClientIo<S> {
     stream: S,
     read: Bytes,
-    framing: Option<Framing>,
+    eye: Eye,
+    /// What is written in the place of hyper's own answer, and how much of it has been.
+    answer: Option<(Vec<u8>, usize)>,
     peer: Arc<Peer>,
     worker: Arc<Worker>,
 }
 
 impl<S> ClientIo<S> {
-    fn note(&mut self, bytes: &[u8]) {
+    fn note(&mut self, bytes: &[u8]) -> io::Result<()> {
         let (link, tick) = (&self.peer.link, self.worker.tick());
         link.seen.store(tick, Relaxed);
-        link.established.store(true, Relaxed);
-        let Some(framing) = &mut self.framing else { return };
+        self.worker.establish(link);
+        let framing = match &mut self.eye {
+            Eye::H1(framing) => framing,
+            Eye::H2(frames) => {
+                return frames.scan(bytes, tick, &self.worker.core.limits).map_err(|excess| {
+                    let _ = self.peer.goodbye.set(frames.goodbye());
+                    let (why, what) = match excess {
+                        Excess::Resets => (Why::Resets, "too many streams reset"),
+                        Excess::Control => (Why::Frames, "too many frames that carry nothing"),
+                    };
+                    self.worker.core.refused(why, &link.address, &what);
+                    io::Error::other(what)
+                });
+            }
+        };
         framing.scan(bytes);
         if framing.is_ambiguous() {
             self.peer.ambiguous.store(true, Release);
@@ -249,6 +294,39 @@ impl<S> ClientIo<S> {
             false if since != 0 => link.head_since.store(0, Relaxed),
             _ => {}
         }
+        Ok(())
+    }
+
+    /// The answer to a head that hyper could not read, in the place of `bytes`, if these are what hyper answers itself:
+    /// an empty one, without a word why. It knows of no request then.
+    fn replace(&mut self, bytes: &[u8]) {
+        let Eye::H1(framing) = &self.eye else { return };
+        if framing.heads() == self.peer.served.load(Relaxed) {
+            return;
+        }
+        if let Some(status) = refusal::of_hyper(bytes, &self.worker.core.limits) {
+            let why = if status.code == 400 { Why::Framing } else { Why::Head };
+            self.worker.core.refused(why, &self.peer.link.address, &status.message);
+            self.answer = Some((refusal::last_words(&status), 0));
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> ClientIo<S> {
+    /// Writes the rest of the answer that stands for `len` bytes of hyper's.
+    fn poll_answer(&mut self, cx: &mut Context<'_>, len: usize) -> Poll<io::Result<usize>> {
+        while let Some((answer, sent)) = &mut self.answer {
+            let rest = answer.get(*sent..).unwrap_or_default();
+            if rest.is_empty() {
+                self.answer = None;
+                break;
+            }
+            match std::task::ready!(Pin::new(&mut self.stream).poll_write(cx, rest))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                n => *sent += n,
+            }
+        }
+        Poll::Ready(Ok(len))
     }
 }
 
@@ -264,7 +342,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for ClientIo<S> {
             this.read.advance(here);
         }
         if let Some(bytes) = buf.filled().get(before..).filter(|b| !b.is_empty()) {
-            this.note(bytes);
+            this.note(bytes)?;
         }
         Poll::Ready(Ok(()))
     }
@@ -272,6 +350,16 @@ impl<S: AsyncRead + Unpin> AsyncRead for ClientIo<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for ClientIo<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.answer.is_none() {
+            self.replace(buf);
+        }
+        if self.answer.is_some() {
+            return self.poll_answer(cx, buf.len());
+        }
+        let link = &self.peer.link;
+        if link.is_tunnel.load(Relaxed) {
+            link.seen.store(self.worker.tick(), Relaxed);
+        }
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
@@ -280,6 +368,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ClientIo<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if let [one] = bufs {
+            return self.poll_write(cx, one);
+        }
         write_flat(Pin::new(&mut self.stream), cx, bufs)
     }
 

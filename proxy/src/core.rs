@@ -1,19 +1,22 @@
 //! What all workers share.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use apiserver_api::{ClusterName, UserInfo, user::GROUP_MASTERS};
 use config::{Compat, FairnessConfig};
-use fairness::{Gate, PricingOptions, WatchTracker};
+use fairness::{Clock, Gate, PricingOptions, WatchTracker};
 use observers::{Observers, WorkspaceEvent};
 use tokio::sync::mpsc;
 
 use crate::{
-    Limits, access_log::AccessLog, clock::WallClock, identity::Identity, index::Index, metrics::Metrics,
-    rules::Fairness, upstream::Shard,
+    Limits, access_log::AccessLog, census::Census, clock::WallClock, identity::Identity, index::Index,
+    metrics::Metrics, refused::Why, rules::Fairness, upstream::Shard,
 };
 
 /// The gateway's shared state. A request locks parts of the sharded maps of workspaces (index, watches, UIDs, rates) for
@@ -33,6 +36,12 @@ pub(crate) struct Core {
     pub(crate) index: Arc<Index>,
     /// Requests that wait for the index to learn of their workspace.
     pub(crate) lookups: AtomicUsize,
+    /// Open client connections.
+    pub(crate) census: Arc<Census>,
+    /// Client connections that have not said a word yet.
+    pub(crate) silent: AtomicUsize,
+    /// Client connections that have switched protocols.
+    pub(crate) tunnels: AtomicUsize,
     /// `None` = fairness is off.
     pub(crate) fairness: Option<Fairness>,
     pub(crate) watches: Arc<WatchTracker>,
@@ -57,6 +66,11 @@ pub(crate) struct Entry {
 }
 
 impl Core {
+    /// Counts, and tells now and then, what got no further than the door.
+    pub(crate) fn refused(&self, why: Why, client: &dyn fmt::Debug, what: &dyn fmt::Display) {
+        self.metrics.refused.note(why, self.clock.now_ns(), client, what);
+    }
+
     /// Whether a load balancer should send requests here.
     pub(crate) fn is_ready(&self) -> bool {
         self.is_healthy() && !self.draining.load(Relaxed) && self.index.is_ready()

@@ -8,11 +8,13 @@ use http::{
     request::Parts,
 };
 
+use crate::Limits;
+
 /// Checks the head of one request.
 ///
 /// # Errors
-/// 400, 405, 417 or 431: the caller also closes an HTTP/1.1 connection after any of them.
-pub(crate) fn check(parts: &Parts, header_bytes: usize) -> Result<(), Status> {
+/// 400, 405, 413, 417 or 431: the caller also closes an HTTP/1.1 connection after any of them.
+pub(crate) fn check(parts: &Parts, limits: &Limits) -> Result<(), Status> {
     let bad = |message: &str| Err(Status::new(Reason::BadRequest, message));
     if parts.method == Method::CONNECT {
         return Err(Status::new(Reason::MethodNotAllowed, "CONNECT is not served here"));
@@ -20,12 +22,7 @@ pub(crate) fn check(parts: &Parts, header_bytes: usize) -> Result<(), Status> {
     if !parts.uri.path().starts_with('/') {
         return bad("the request target must be a path that begins with /");
     }
-    if bytes(&parts.headers) > header_bytes {
-        return Err(custom(
-            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            format!("the request headers are larger than {header_bytes} bytes"),
-        ));
-    }
+    check_size(parts, limits)?;
     check_host(parts)?;
     if parts.headers.contains_key(TRANSFER_ENCODING) {
         if parts.headers.contains_key(CONTENT_LENGTH) {
@@ -46,6 +43,28 @@ pub(crate) fn check(parts: &Parts, header_bytes: usize) -> Result<(), Status> {
 /// A Status for a code without a Kubernetes reason.
 pub(crate) fn custom(code: StatusCode, message: impl Into<String>) -> Status {
     Status { code: code.as_u16(), reason: None, message: message.into(), details: None, continue_token: None }
+}
+
+/// The head, and the body as far as the head tells.
+fn check_size(parts: &Parts, limits: &Limits) -> Result<(), Status> {
+    let Limits { header_bytes, header_count, body_bytes, .. } = *limits;
+    let head = |message| Err(custom(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, message));
+    if bytes(&parts.headers) > header_bytes {
+        return head(format!("the request headers are larger than {header_bytes} bytes"));
+    }
+    if parts.headers.len() > header_count {
+        return head(format!("the request has more than {header_count} header fields"));
+    }
+    let length = parts.headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
+    match body_bytes.filter(|max| length.is_some_and(|length| length > *max)) {
+        Some(max) => Err(too_large(max)),
+        None => Ok(()),
+    }
+}
+
+/// The answer to a body of more than `max` bytes.
+pub(crate) fn too_large(max: u64) -> Status {
+    Status::new(Reason::RequestEntityTooLarge, format!("the request's body is larger than {max} bytes"))
 }
 
 fn bytes(headers: &HeaderMap) -> usize {
@@ -87,7 +106,8 @@ mod tests {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        check(&request.body(()).unwrap().into_parts().0, 1000).map_or_else(|s| s.code, |()| 200)
+        let limits = Limits { header_bytes: 1000, header_count: 3, body_bytes: Some(5), ..Limits::default() };
+        check(&request.body(()).unwrap().into_parts().0, &limits).map_or_else(|s| s.code, |()| 200)
     }
 
     #[test]
@@ -110,6 +130,10 @@ mod tests {
             ("/api", &[("host", "a"), ("expect", "100-Continue")], 200),
             ("/api", &[("host", "a"), ("expect", "magic")], 417),
             ("/api", &[("host", "a"), ("x", &big)], 431),
+            ("/api", &[("host", "a"), ("x", "1"), ("x", "2")], 200),
+            ("/api", &[("host", "a"), ("x", "1"), ("x", "2"), ("y", "3")], 431),
+            ("/api", &[("host", "a"), ("content-length", "5")], 200),
+            ("/api", &[("host", "a"), ("content-length", "6")], 413),
         ] {
             assert_eq!(code(Version::HTTP_11, uri, headers), want, "{uri} {headers:?}");
         }

@@ -12,8 +12,9 @@ use hyper::upgrade::OnUpgrade;
 
 use crate::{
     Body,
+    body::UploadError,
     core::Core,
-    hop,
+    door, hop,
     refusal::temporary,
     route::Route,
     stamp::Stamp,
@@ -38,8 +39,8 @@ pub(crate) fn join_cookies(headers: &mut HeaderMap) {
 /// first; after any other answer the client's bytes are requests like all others (SE-01). A bundled shard is not asked: to switch is the server's choice (RFC 9110 section 7.8).
 ///
 /// # Errors
-/// A Status with `Retry-After`: 503 when nothing was sent, 502 when the connection broke, 504 in time. `trail` says
-/// why.
+/// A Status with `Retry-After`: 503 when nothing was sent, 502 when the connection broke, 504 in time. Without: 400,
+/// 408 or 413 for a body that is broken, does not go on or is too large. `trail` says why, but for the body's faults.
 #[allow(clippy::too_many_arguments, reason = "one call, from the step before")]
 pub(crate) async fn send(
     worker: &Arc<Worker>,
@@ -120,9 +121,11 @@ fn failure(core: &Core, shard: &str, error: &SendError, trail: &mut Trail) -> St
         SendError::Broken(_) => (StatusCode::BAD_GATEWAY, "broken"),
         SendError::Malformed(_) => (StatusCode::BAD_GATEWAY, "malformed"),
         SendError::Upload(cause) => {
-            core.metrics.refused("body");
-            trail.outcome = Outcome::Refused("body");
-            return Status::new(Reason::BadRequest, format!("{error}: {cause}"));
+            return match cause.downcast_ref() {
+                Some(UploadError::TooLarge(max)) => door::too_large(*max),
+                Some(UploadError::Stalled) => door::custom(StatusCode::REQUEST_TIMEOUT, cause.to_string()),
+                None => Status::new(Reason::BadRequest, format!("{error}: {cause}")),
+            };
         }
     };
     core.metrics.shard_failed(shard, why);

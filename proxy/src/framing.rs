@@ -21,6 +21,8 @@ pub(crate) struct Framing {
     has_coding: bool,
     length: u64,
     ambiguous: bool,
+    /// Heads whose first line has ended.
+    heads: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +49,7 @@ impl Framing {
             has_coding: false,
             length: 0,
             ambiguous: false,
+            heads: 0,
         }
     }
 
@@ -59,6 +62,11 @@ impl Framing {
     /// time.
     pub(crate) fn is_in_head(&self) -> bool {
         matches!(self.state, State::Header | State::Opaque) || (self.state == State::Idle && !self.line.is_empty())
+    }
+
+    /// How many request heads have begun.
+    pub(crate) fn heads(&self) -> u32 {
+        self.heads.wrapping_add((self.state == State::Idle && !self.line.is_empty()).into())
     }
 
     /// Takes the next bytes of the connection.
@@ -116,6 +124,7 @@ impl Framing {
             State::Idle if line.is_empty() => {}
             State::Idle => {
                 (self.has_length, self.has_coding, self.length) = (false, false, 0);
+                self.heads = self.heads.wrapping_add(1);
                 self.state = State::Header;
             }
             State::Header if line.is_empty() => self.end_head(),
@@ -135,7 +144,8 @@ impl Framing {
         if name.eq_ignore_ascii_case(b"transfer-encoding") {
             self.has_coding = true;
         } else if name.eq_ignore_ascii_case(b"content-length") {
-            if self.is_cut {
+            // Even an equal one: what is behind need not take the same of the two (RFC 9112 section 6.3).
+            if self.is_cut || self.has_length {
                 return self.refuse();
             }
             self.has_length = true;
@@ -211,6 +221,12 @@ mod tests {
             assert!(scan_all(bad).0);
             assert!(scan_all(&[PLAIN, SIZED, CHUNKED, bad].concat()).0);
         }
+    }
+
+    #[test]
+    fn a_second_length_is_refused_even_if_it_is_equal() {
+        assert!(scan_all("P / H\r\nContent-Length: 2\r\ncontent-length: 2\r\n\r\nab").0);
+        assert!(!scan_all(&[SIZED, SIZED].concat()).0);
     }
 
     /// The result must not depend on where reads end, so only cuts behind the limit are tried.

@@ -22,6 +22,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::{
     Directory, GatewayOptions, StartError, access_log, admin,
+    census::Place,
     clock::WallClock,
     connection,
     core::{Core, Entry},
@@ -35,7 +36,7 @@ use crate::{
     worker::Worker,
 };
 
-/// New sockets that wait for a worker; more are closed.
+/// New sockets that wait for a worker; more wait in the kernel.
 const HANDOVER_MAX: usize = 1024;
 const SWEEP: Duration = Duration::from_secs(1);
 /// Threads for everything that is not a request.
@@ -50,7 +51,7 @@ pub(crate) enum Phase {
     Stop,
 }
 
-type Socket = (std::net::TcpStream, SocketAddr);
+type Socket = (std::net::TcpStream, SocketAddr, Place);
 
 /// A running gateway.
 ///
@@ -257,6 +258,9 @@ pub(crate) fn build(options: &GatewayOptions, clock: WallClock, workers: usize) 
         platform: options.shards.iter().position(|s| s.name == "root").unwrap_or(0),
         index,
         lookups: AtomicUsize::new(0),
+        census: Arc::default(),
+        silent: AtomicUsize::new(0),
+        tunnels: AtomicUsize::new(0),
         shards,
         fairness,
         watches: WatchTracker::new(WatchOptions { compat: options.compat, ..WatchOptions::default() }),
@@ -303,17 +307,20 @@ async fn accept(
             }
         };
         core.metrics.accepted.increment(1);
-        let open: usize = team.iter().map(|(worker, _)| worker.connections.load(Relaxed)).sum();
-        if open >= core.limits.connections {
-            core.metrics.refused("connections");
-            continue;
-        }
+        let place = match core.census.enter(address.ip(), &core.limits) {
+            Ok(place) => place,
+            Err(why) => {
+                core.refused(why, &address, &"there are too many connections; it was closed");
+                continue;
+            }
+        };
         let idlest = team.iter().min_by_key(|(w, _)| (w.in_flight.load(Relaxed), w.connections.load(Relaxed)));
         if let (Some((worker, inbox)), Ok(socket)) = (idlest, socket.into_std()) {
             worker.connections.fetch_add(1, Relaxed);
-            if inbox.try_send((socket, address)).is_err() {
+            // Waits when very many come at once, and with it those that the kernel holds.
+            if inbox.send((socket, address, place)).await.is_err() {
                 worker.connections.fetch_sub(1, Relaxed);
-                core.metrics.refused("handover");
+                return;
             }
         }
     }
@@ -331,10 +338,10 @@ async fn work(
     let mut draining = false;
     loop {
         tokio::select! {
-            Some((socket, address)) = inbox.recv() => {
+            Some((socket, address, place)) = inbox.recv() => {
                 let (worker, tls) = (worker.clone(), tls.clone());
                 tokio::spawn(async move {
-                    let _open = Open(worker.clone());
+                    let (_open, _place) = (Open(worker.clone()), place);
                     if let Ok(tcp) = TcpStream::from_std(socket) {
                         connection::run(worker, tls, tcp, address).await;
                     }

@@ -4,13 +4,15 @@
 use metrics::{Counter, counter, describe_counter, with_local_recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
-use crate::series::SERIES;
+use crate::{refused::Refused, series::SERIES};
 
 pub(crate) struct Metrics {
     recorder: PrometheusRecorder,
     pub(crate) accepted: Counter,
     pub(crate) closed_by_sweep: Counter,
     pub(crate) panics: Counter,
+    /// What got no further than the door.
+    pub(crate) refused: Refused,
 }
 
 impl Metrics {
@@ -25,14 +27,8 @@ impl Metrics {
                 counter!("fairgate_request_panics_total"),
             )
         });
-        Self { recorder, accepted, closed_by_sweep, panics }
-    }
-
-    /// Counts a request or connection that got no further than the door.
-    pub(crate) fn refused(&self, reason: &'static str) {
-        with_local_recorder(&self.recorder, || {
-            counter!("fairgate_door_rejections_total", "reason" => reason).increment(1);
-        });
+        let refused = Refused::new(&recorder);
+        Self { recorder, accepted, closed_by_sweep, panics, refused }
     }
 
     /// Counts a request that exceeded the rate of its `limit`: that of the user or of the workspace.

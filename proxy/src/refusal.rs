@@ -12,7 +12,7 @@ use http::{
     header::{ACCEPT, CONNECTION, CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS},
 };
 
-use crate::Body;
+use crate::{Body, Limits};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -35,6 +35,37 @@ pub(crate) fn answer_and_close(status: &Status) -> Response<Body> {
     let mut response = answer(status);
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
+}
+
+/// What hyper means by `answer`, if that is one of those it gives itself: a bare head that closes the connection.
+pub(crate) fn of_hyper(answer: &[u8], limits: &Limits) -> Option<Status> {
+    let mut lines = std::str::from_utf8(answer).ok()?.strip_suffix("\r\n\r\n")?.split("\r\n");
+    let code = lines.next()?.strip_prefix("HTTP/1.")?.get(2..5)?.parse().ok()?;
+    if !lines.all(|line| matches!(line, "connection: close" | "content-length: 0")) {
+        return None;
+    }
+    let message = match code {
+        400 => "the request cannot be read; want a request line and header fields as RFC 9112 has them, and one length"
+            .to_owned(),
+        414 => "the request target is longer than 65534 bytes".to_owned(),
+        431 => {
+            format!("the request has more than {} header fields, or far too many bytes of them", limits.header_count)
+        }
+        _ => return None,
+    };
+    let reason = (code == 400).then_some(Reason::BadRequest);
+    Some(Status { code, reason, message, details: None, continue_token: None })
+}
+
+/// The last answer on an HTTP/1.1 connection, as bytes.
+pub(crate) fn last_words(status: &Status) -> Vec<u8> {
+    let phrase = StatusCode::from_u16(status.code).ok().and_then(|code| code.canonical_reason()).unwrap_or_default();
+    let (code, body) = (status.code, status.to_json());
+    let head = format!(
+        "HTTP/1.1 {code} {phrase}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    [head.into_bytes(), body].concat()
 }
 
 /// A failure that passes: 429, 502, 503 or 504 with `Retry-After`.

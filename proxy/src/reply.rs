@@ -136,7 +136,10 @@ impl http_body::Body for Reply {
             this.permit = None;
             let is_broken = matches!(frame, Some(Err(_)));
             this.end_with(if is_broken { Outcome::UpstreamError("broken-off") } else { Outcome::Served });
-        } else if let Some(flight) = &this.flight {
+        }
+        // On HTTP/2 the last part may wait for the client's window too; on HTTP/1.1 it is in the socket's hands.
+        let is_over = !matches!(frame, Some(Ok(_))) || http_body::Body::is_end_stream(&this.body);
+        if let Some(flight) = this.flight.as_ref().filter(|flight| !is_over || flight.peer.is_h2) {
             this.stall = flight.stall_timer();
         }
         Poll::Ready(frame)

@@ -36,10 +36,12 @@ use crate::{
     identity::{self, Caller},
     inflight::Held,
     refusal::{answer, answer_and_close, rejected, temporary, text},
+    refused::Why,
     reply::{Flight, Reply},
     route::{self, Route},
     stamp::Stamp,
     trail::{Outcome, Trail},
+    tunnel::{self, Tunnel},
     worker::Worker,
 };
 
@@ -51,6 +53,7 @@ pub(crate) async fn serve(
 ) -> Result<Response<Reply>, Infallible> {
     let mut flight = Flight::new(worker.clone(), peer.clone(), worker.core.clock.now_ns());
     let version = request.version();
+    peer.served.fetch_add(1, Relaxed);
     let (draft, span) = Draft::begin(&worker, &peer, &request);
     flight.trail.draft = draft;
     let is_head = request.method() == Method::HEAD;
@@ -82,7 +85,10 @@ pub(crate) async fn serve(
         trail.outcome = Outcome::Served;
     }
     worker.phases.answered(trail);
-    if version == Version::HTTP_11 && worker.core.draining.load(Relaxed) {
+    if version == Version::HTTP_2 && worker.wants_another_connection() {
+        peer.link.age();
+    }
+    if version == Version::HTTP_11 && (worker.core.draining.load(Relaxed) || peer.link.is_aged()) {
         response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
     }
     response.body_mut().fly(flight);
@@ -99,14 +105,14 @@ async fn steps(
     let (parts, body) = request.into_parts();
     let body = Unread::new(body, parts.version != Version::HTTP_2 && !parts.headers.contains_key(EXPECT));
     if peer.ambiguous.load(Acquire) {
-        trail.refuse(core, "framing");
         body.abandon();
         let status =
             Status::new(Reason::BadRequest, "want one Content-Length or Transfer-Encoding, and no padded number");
+        trail.refuse(core, Why::Framing, peer, &status.message);
         return answer_and_close(&status).map(Reply::plain);
     }
-    if let Err(status) = door::check(&parts, core.limits.header_bytes) {
-        trail.refuse(core, "head");
+    if let Err(status) = door::check(&parts, &core.limits) {
+        trail.refuse(core, if status.code == 413 { Why::Body } else { Why::Head }, peer, &status.message);
         let close = parts.version != Version::HTTP_2;
         return if close { answer_and_close(&status) } else { answer(&status) }.map(Reply::plain);
     }
@@ -116,7 +122,7 @@ async fn steps(
     let caller =
         match identity::identify(peer.identity.as_ref(), core.anonymous.as_ref(), &parts.headers, &core.drop_groups) {
             Ok(caller) => caller,
-            Err(status) => return refuse(core, trail, &status, "identity"),
+            Err(status) => return refuse(core, trail, peer, &status, Why::Identity),
         };
     if let Some(draft) = &mut trail.draft {
         draft.identify(core, peer, &caller.identity);
@@ -124,7 +130,7 @@ async fn steps(
     let user = &caller.identity.user;
     let route = match route::resolve(core, &parts.uri, parts.method.as_str(), user).await {
         Ok(route) => route,
-        Err(status) => return refuse(core, trail, &status, "workspace"),
+        Err(status) => return refuse(core, trail, peer, &status, Why::Workspace),
     };
     if let Some(draft) = &mut trail.draft {
         draft.route(core, &route);
@@ -133,7 +139,7 @@ async fn steps(
     let query = parts.uri.query().unwrap_or_default();
     let mut plan = match admission::plan(core, &route, user, parts.method.as_str(), path, query) {
         Ok(plan) => plan,
-        Err(status) => return refuse(core, trail, &status, "request"),
+        Err(status) => return refuse(core, trail, peer, &status, Why::Request),
     };
     trail.classify(plan.verb, plan.kind == Kind::LongRunning);
     let mut response = admitted(worker, peer, trail, parts, body, &route, &caller, &mut plan).await;
@@ -143,8 +149,8 @@ async fn steps(
     response
 }
 
-fn refuse(core: &Core, trail: &mut Trail, status: &Status, reason: &'static str) -> Response<Reply> {
-    trail.refuse(core, reason);
+fn refuse(core: &Core, trail: &mut Trail, peer: &Peer, status: &Status, why: Why) -> Response<Reply> {
+    trail.refuse(core, why, peer, &status.message);
     answer(status).map(Reply::plain)
 }
 
@@ -162,9 +168,9 @@ async fn admitted(
 ) -> Response<Reply> {
     let core = &*worker.core;
     if core.shards.get(route.shard).is_some_and(|s| s.shard.is_open_circuit(worker.number, || core.clock.now_ns())) {
-        core.metrics.refused("circuit-open");
-        trail.outcome = Outcome::UpstreamError("circuit-open");
         let message = "the shard does not accept connections";
+        core.refused(Why::CircuitOpen, &peer.address, &message);
+        trail.outcome = Outcome::UpstreamError(Why::CircuitOpen.word());
         return answer(&temporary(StatusCode::SERVICE_UNAVAILABLE, message, 1)).map(Reply::plain);
     }
     let permit = match admission::admit(worker, route, &caller.identity, plan, &parts, trail).await {
@@ -178,6 +184,12 @@ async fn admitted(
         Kind::Plain => None,
         Kind::Watch | Kind::LongRunning => upgrade(&parts).filter(|_| body.is_read()),
     };
+    let place = protocol.as_ref().and_then(|_| tunnel::Place::take(worker));
+    if protocol.is_some() && place.is_none() {
+        let message = "too many connections have switched protocols";
+        trail.refuse(core, Why::Tunnels, peer, &message);
+        return answer(&temporary(StatusCode::SERVICE_UNAVAILABLE, message, 1)).map(Reply::plain);
+    }
     let stamp = Stamp::take(worker, &mut parts, route, caller, peer, trail);
     if parts.version == Version::HTTP_2 {
         forward::join_cookies(&mut parts.headers);
@@ -189,7 +201,7 @@ async fn admitted(
     let counter = || trail.draft.as_mut().map(|draft| draft.count_bytes());
     let body = match plan.kind {
         Kind::LongRunning => Body::upload(body, None, counter),
-        _ => Body::upload(body, Some((worker, peer)), counter),
+        _ => Body::upload(body, Some(worker), counter),
     };
     let mut permit = permit;
     let answered = {
@@ -200,7 +212,7 @@ async fn admitted(
     match answered {
         // The seats, if it has any, go back. The connection's task runs the tunnel once the head has been written.
         Ok((response, Some((client, shard)))) => {
-            peer.open_tunnel(client, shard, plan.watch.take());
+            peer.open_tunnel(Tunnel { client, shard, _place: place, _watch: plan.watch.take() });
             response.map(Reply::plain)
         }
         Ok((response, None)) => response.map(|body| match plan.kind {
@@ -209,6 +221,12 @@ async fn admitted(
             Kind::Watch => Reply::watch(body, plan.watch.take()),
             Kind::LongRunning => Reply::plain(body),
         }),
+        // The client's own fault: its body is not what was promised.
+        Err(status) if matches!(status.code, 400 | 408 | 413) => {
+            let why = if status.code == 408 { Why::Stalled } else { Why::Body };
+            trail.refuse(core, why, peer, &status.message);
+            if peer.is_h2 { answer(&status) } else { answer_and_close(&status) }.map(Reply::plain)
+        }
         Err(status) => answer(&status).map(Reply::plain),
     }
 }

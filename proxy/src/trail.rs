@@ -2,10 +2,12 @@
 //!
 //! Numbers only, and of the times only those that a step of the request reads anyway.
 
+use std::fmt;
+
 use apiserver_api::Verb;
 use http::StatusCode;
 
-use crate::{access_log::Draft, core::Core};
+use crate::{access_log::Draft, connection::Peer, core::Core, refused::Why};
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,9 +118,9 @@ impl Trail {
     }
 
     /// Notes and counts that it got no further than the door.
-    pub(crate) fn refuse(&mut self, core: &Core, reason: &'static str) {
-        core.metrics.refused(reason);
-        self.outcome = Outcome::Refused(reason);
+    pub(crate) fn refuse(&mut self, core: &Core, why: Why, peer: &Peer, what: &dyn fmt::Display) {
+        core.refused(why, &peer.address, what);
+        self.outcome = Outcome::Refused(why.word());
     }
 
     /// Time at the gate, up to `now` for who is still there; `None` for who never came to one.

@@ -4,8 +4,10 @@
 //! deadlines that have passed; every time limit at the door is that coarse.
 
 use std::{
+    collections::VecDeque,
+    net::SocketAddr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     task::Waker,
@@ -17,7 +19,7 @@ use futures_util::task::AtomicWaker;
 use slab::Slab;
 use tokio::sync::Notify;
 
-use crate::{core::Core, inflight::InFlight, phases::Phases};
+use crate::{core::Core, inflight::InFlight, phases::Phases, refused::Why};
 
 /// What a worker's tasks share.
 pub(crate) struct Worker {
@@ -40,14 +42,21 @@ pub(crate) struct Worker {
     tick: AtomicU32,
     /// Std mutexes: short sections, never held over an await, and in practice taken by one thread only.
     links: Mutex<Slab<Arc<Link>>>,
+    /// Connections that have not said a word yet, the oldest first, among others that have.
+    newcomers: Mutex<VecDeque<Weak<Link>>>,
     deadlines: Mutex<Slab<Deadline>>,
 }
 
 /// What the sweep knows of one client connection.
 #[derive(Debug, Default)]
 pub(crate) struct Link {
+    /// The client's.
+    pub(crate) address: Option<SocketAddr>,
     drain: AtomicBool,
     kill: AtomicBool,
+    aged: AtomicBool,
+    /// Tick from which on it takes no new requests; 0 if it may grow as old as it likes.
+    aged_at: AtomicU32,
     waker: AtomicWaker,
     /// Requests being served on it.
     pub(crate) requests: AtomicU32,
@@ -57,9 +66,26 @@ pub(crate) struct Link {
     pub(crate) head_since: AtomicU32,
     /// Whether it has got behind its TLS handshake and first bytes.
     pub(crate) established: AtomicBool,
+    /// Whether it has switched protocols.
+    pub(crate) is_tunnel: AtomicBool,
 }
 
 impl Link {
+    pub(crate) fn new(address: SocketAddr) -> Self {
+        Self { address: Some(address), ..Self::default() }
+    }
+
+    /// The client is to open another connection for its next requests; those that run are not touched (PX-10).
+    pub(crate) fn age(&self) {
+        if !self.aged.swap(true, Relaxed) {
+            self.waker.wake();
+        }
+    }
+
+    pub(crate) fn is_aged(&self) -> bool {
+        self.aged.load(Relaxed)
+    }
+
     /// Registers the task that owns the connection; it is woken by [`kill`](Self::kill) and [`drain`](Self::drain).
     pub(crate) fn register(&self, waker: &Waker) {
         self.waker.register(waker);
@@ -144,6 +170,7 @@ impl Worker {
             next_id: AtomicU64::new(uuid::Uuid::new_v4().as_u64_pair().0),
             tick: AtomicU32::new(1),
             links: Mutex::default(),
+            newcomers: Mutex::default(),
             deadlines: Mutex::default(),
         }
     }
@@ -196,6 +223,16 @@ impl Worker {
     /// One that was on its way while the drain began comes too late for [`drain`](Self::drain): it is ended here.
     pub(crate) fn register(&self, link: Arc<Link>) -> usize {
         link.seen.store(self.tick(), Relaxed);
+        if let Some(age) = self.core.limits.connection_age {
+            let (age, chance) = (ticks(age), mix(self.next_id.fetch_add(1, Relaxed)) as u32);
+            // A tenth more or less, so that connections that came together do not go together.
+            let jitter = chance.checked_rem(age / 5 + 1).unwrap_or(0);
+            link.aged_at.store((self.tick() + age - age / 10).saturating_add(jitter), Relaxed);
+        }
+        lock(&self.newcomers).push_back(Arc::downgrade(&link));
+        if self.core.silent.fetch_add(1, Relaxed) >= self.core.limits.handshakes {
+            self.end_oldest_newcomer();
+        }
         let key = lock(&self.links).insert(link.clone());
         if self.core.draining.load(Relaxed) {
             link.kill();
@@ -204,7 +241,36 @@ impl Worker {
     }
 
     pub(crate) fn forget(&self, key: usize) {
-        lock(&self.links).try_remove(key);
+        let link = lock(&self.links).try_remove(key);
+        if let Some(link) = link {
+            self.establish(&link);
+        }
+    }
+
+    /// The connection has got behind its handshake and first bytes, or has ended: it is no newcomer any more.
+    pub(crate) fn establish(&self, link: &Link) {
+        if !link.established.load(Relaxed) && !link.established.swap(true, Relaxed) {
+            self.core.silent.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Who is at it the longest is the least likely to mean it: an honest handshake takes a moment.
+    fn end_oldest_newcomer(&self) {
+        let is_newcomer = |link: &Arc<Link>| !link.established.load(Relaxed) && !link.is_killed();
+        let oldest = {
+            let mut newcomers = lock(&self.newcomers);
+            std::iter::from_fn(|| newcomers.pop_front()).find_map(|link| link.upgrade().filter(is_newcomer))
+        };
+        if let Some(link) = oldest {
+            link.kill();
+            self.core.refused(Why::Handshakes, &link.address, &"too many connections have not said a word yet");
+        }
+    }
+
+    /// Whether the connection of this HTTP/2 request is to be left for another after it.
+    pub(crate) fn wants_another_connection(&self) -> bool {
+        let chance = u64::from(self.core.limits.goaways_per_million);
+        chance > 0 && mix(self.next_id.fetch_add(1, Relaxed)) % 1_000_000 < chance
     }
 
     /// A UUID for one request: unique, not secret, and without a system call.
@@ -233,15 +299,22 @@ impl Worker {
     /// Advances the tick and enforces the time limits. Called once a second.
     pub(crate) fn sweep(&self) {
         let now = self.tick.fetch_add(1, Relaxed).saturating_add(1);
-        let late: Vec<_> =
-            lock(&self.links).iter().filter(|(_, l)| self.is_late(l, now)).map(|(_, l)| l.clone()).collect();
+        let late: Vec<_> = {
+            let links = lock(&self.links);
+            let is_aged = |link: &Link| (1..=now).contains(&link.aged_at.load(Relaxed));
+            links.iter().filter(|(_, l)| is_aged(l)).for_each(|(_, l)| l.age());
+            links.iter().filter(|(_, l)| self.is_late(l, now)).map(|(_, l)| l.clone()).collect()
+        };
+        lock(&self.newcomers).retain(|l| l.upgrade().is_some_and(|l| !l.established.load(Relaxed)));
         for link in late {
-            let is_idle = link.established.load(Relaxed) && link.head_since.load(Relaxed) == 0;
+            let is_idle =
+                link.established.load(Relaxed) && link.head_since.load(Relaxed) == 0 && !link.is_tunnel.load(Relaxed);
             if is_idle && !link.is_draining() {
                 // With a goodbye: a request may be on its way.
                 link.drain();
             } else {
                 self.core.metrics.closed_by_sweep.increment(1);
+                self.core.refused(Why::Timeout, &link.address, &"a handshake, head or silence took too long");
                 link.kill();
             }
         }
@@ -264,6 +337,9 @@ impl Worker {
     fn is_late(&self, link: &Link, now: u32) -> bool {
         let limits = &self.core.limits;
         let over = |since: u32, limit| now.saturating_sub(since) > ticks(limit);
+        if link.is_tunnel.load(Relaxed) {
+            return over(link.seen.load(Relaxed), limits.tunnel_idle_timeout);
+        }
         if link.requests.load(Relaxed) > 0 {
             return false;
         }

@@ -86,8 +86,8 @@ impl From<UrlError> for Status {
 ///
 /// # Errors
 /// A malformed cluster segment or percent escape, a second cluster prefix, and whatever two parsers could
-/// read differently: dot segments (plain or encoded) and backslashes anywhere; `//`, an encoded slash or an
-/// encoded control character in the part that decides the target.
+/// read differently: dot segments (plain or encoded), backslashes and control characters anywhere; `//` or an
+/// encoded slash in the part that decides the target.
 pub fn split(path: &str) -> Result<Target<'_>, UrlError> {
     if path == "*" {
         return Ok(Target::None { rest: path });
@@ -200,7 +200,11 @@ fn check_bytes(path: &str) -> Result<(), UrlError> {
             let message = format!("invalid URL escape at byte {at} of the path: want % and two hexadecimal digits");
             return Err(UrlError::ambiguous(message));
         }
-        dots = has_dot_segment(&percent::decode(path));
+        let decoded = percent::decode(path);
+        if decoded.contains(|c: char| c.is_ascii_control()) {
+            return Err(UrlError::ambiguous("the path has an encoded control character: want a path without it"));
+        }
+        dots = has_dot_segment(&decoded);
     } else if dots {
         dots = has_dot_segment(path);
     }
@@ -211,7 +215,8 @@ fn check_bytes(path: &str) -> Result<(), UrlError> {
 }
 
 fn has_dot_segment(path: &str) -> bool {
-    path.split('/').any(|s| s == "." || s == "..")
+    // A back-slash, which is encoded here, is a slash to some servers.
+    path.split(['/', '\\']).any(|s| s == "." || s == "..")
 }
 
 #[cfg(test)]
