@@ -1,6 +1,6 @@
 //! HTTP/1.1: heads, lengths, chunks and other protocols on its port (SE-01 to SE-03, PX-13, PX-14).
 
-use crate::Row;
+use crate::{Row, excerpt};
 
 const BAD: &str = "400 BadRequest, closed";
 /// A request that hides where another parser reads a body, or the other way round.
@@ -10,7 +10,7 @@ const HIDDEN: &str = "GET /clusters/org:beta/api/v1/secrets HTTP/1.1\r\nHost: do
 fn post(what: &'static str, fields: &str, body: &str, answer: &'static str) -> Row {
     let head = format!("POST /clusters/org:acme/api HTTP/1.1\r\nHost: door\r\n{fields}\r\n");
     let mut row = Row::h1(what, format!("{head}{body}{HIDDEN}"), answer);
-    row.shown = format!("POST ... {}", format!("{fields}\r\n{body}").escape_default());
+    row.shown = excerpt(format!("POST ... {}", format!("{fields}\r\n{body}").escape_default()));
     row
 }
 
@@ -21,8 +21,7 @@ fn chunked(what: &'static str, body: &str, answer: &'static str) -> Row {
 /// A GET with these fields.
 fn get(what: &'static str, fields: &str, answer: &'static str) -> Row {
     let mut row = Row::h1(what, format!("GET /clusters/org:acme/api HTTP/1.1\r\nHost: door\r\n{fields}\r\n"), answer);
-    let shown = fields.escape_default().to_string();
-    row.shown = if shown.len() > 120 { format!("{}...", &shown[..100]) } else { shown };
+    row.shown = excerpt(fields.escape_default());
     row
 }
 

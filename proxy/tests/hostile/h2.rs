@@ -1,6 +1,6 @@
 //! HTTP/2: header blocks, pseudo-header fields, frames and floods (SE-04, SE-05, PX-13).
 
-use crate::{Row, wire::*};
+use crate::{Row, excerpt, wire::*};
 
 const ACME: &str = "/clusters/org:acme/api";
 const MALFORMED: &str = "RST_STREAM PROTOCOL_ERROR, open";
@@ -12,14 +12,14 @@ const ALL: u8 = END_STREAM | END_HEADERS;
 fn fields(what: &'static str, fields: &[(&str, &str)], answer: &'static str) -> Row {
     let shown: Vec<_> =
         fields.iter().map(|(name, value)| format!("{name}: {value}").escape_default().to_string()).collect();
-    Row::h2(what, &shown.join(" / "), head(1, END_STREAM, fields), answer)
+    Row::h2(what, &excerpt(shown.join(" / ")), head(1, END_STREAM, fields), answer)
 }
 
 /// A GET with these fields more.
 fn more(what: &'static str, fields: &[(&str, &str)], answer: &'static str) -> Row {
     let shown: Vec<_> =
         fields.iter().map(|(name, value)| format!("{name}: {value}").escape_default().to_string()).collect();
-    Row::h2(what, &format!("GET, {}", shown.join(" / ")), head(1, END_STREAM, &get(ACME, fields)), answer)
+    Row::h2(what, &excerpt(format!("GET, {}", shown.join(" / "))), head(1, END_STREAM, &get(ACME, fields)), answer)
 }
 
 /// Frames that end the connection.
@@ -76,7 +76,7 @@ fn sizes() -> Vec<Row> {
     bomb.extend(vec![b'y'; 4000]);
     bomb.extend(vec![0xbe; 1000]);
     let bomb = [block(&get(ACME, &[])), bomb].concat();
-    let mut rows = vec![
+    vec![
         more("101 header fields", &many, "431 Status, open"),
         more("70,000 bytes of headers", &[("authorization", &long)], "431 Status, open"),
         more("300,000 bytes of headers", &[("authorization", &longer)], "431 without a Status, open"),
@@ -86,12 +86,7 @@ fn sizes() -> Vec<Row> {
             frame(HEADERS, ALL, 1, &bomb),
             CALM,
         ),
-    ];
-    for row in &mut rows[..3] {
-        row.shown.truncate(80);
-        row.shown.push_str("...");
-    }
-    rows
+    ]
 }
 
 fn bodies() -> Vec<Row> {

@@ -47,10 +47,7 @@ enum Sent {
 impl Row {
     fn h1(what: &'static str, bytes: impl Into<Vec<u8>>, answer: &'static str) -> Self {
         let bytes = bytes.into();
-        let mut shown = bytes.escape_ascii().to_string();
-        if shown.len() > 180 {
-            shown = format!("{}... ({} bytes)", &shown[..140], bytes.len());
-        }
+        let shown = excerpt(bytes.escape_ascii());
         Self { what, shown, sent: Sent::H1(bytes), answer, shard: &[] }
     }
 
@@ -71,6 +68,13 @@ impl Row {
         self.shard = shard;
         self
     }
+}
+
+/// What is shown of an input.
+fn excerpt(text: impl std::fmt::Display) -> String {
+    const MOST: usize = 150;
+    let text = text.to_string();
+    if text.len() > MOST { format!("{}... ({} characters)", &text[..MOST - 20], text.len()) } else { text }
 }
 
 /// What a shard sees, with the bodies of requests read to their ends.
@@ -115,7 +119,15 @@ impl Record {
         ok("the shard's")
     }
 
-    async fn seen(&self) -> Vec<String> {
+    /// What has come since the last call: at least as many requests as are `due`, if these come in time. `client` is
+    /// let go when they have come.
+    async fn seen(&self, due: usize, client: Client) -> Vec<String> {
+        let deadline = std::time::Instant::now() + PATIENCE;
+        let come = || self.open.load(SeqCst) + self.seen.lock().unwrap().len();
+        while come() < due && std::time::Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        drop(client);
         eventually("all requests of the row have ended at the shard", || self.open.load(SeqCst) == 0).await;
         std::mem::take(&mut *self.seen.lock().unwrap())
     }
@@ -134,9 +146,9 @@ fn limits() -> Limits {
     }
 }
 
-async fn outcome(gateway: &Gateway, sent: &Sent) -> String {
+async fn outcome(gateway: &Gateway, sent: &Sent) -> (String, Client) {
     let mut client = Client::connect(gateway).await;
-    match sent {
+    let outcome = match sent {
         Sent::H1(bytes) => {
             client.send(bytes).await;
             client.outcome_h1().await
@@ -145,7 +157,8 @@ async fn outcome(gateway: &Gateway, sent: &Sent) -> String {
             client.send(&[wire::PREFACE, &wire::frame(wire::SETTINGS, 0, 0, &[]), frames].concat()).await;
             client.outcome_h2(*awaits).await
         }
-    }
+    };
+    (outcome, client)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -160,8 +173,8 @@ async fn every_hostile_input_has_its_answer() {
         let _ = write!(table, "\n## {title}\n\n| input | sent | answer | shard sees |\n|---|---|---|---|\n");
         for row in rows {
             count += 1;
-            let answer = outcome(&gateway, &row.sent).await;
-            let seen = record.seen().await;
+            let (answer, client) = outcome(&gateway, &row.sent).await;
+            let seen = record.seen(row.shard.len(), client).await;
             if answer != row.answer || seen != row.shard {
                 wrong.push(format!("{}: got {answer:?} {seen:?}, want {:?} {:?}", row.what, row.answer, row.shard));
             }
@@ -173,7 +186,11 @@ async fn every_hostile_input_has_its_answer() {
                     wrong.push(format!("{}: the shard sees {request} of another", row.what));
                 }
             }
-            let seen = if seen.is_empty() { "nothing".into() } else { format!("`{}`", seen.join("`, `")) };
+            let seen = match &seen[..] {
+                [] => "nothing".into(),
+                [first, .., last] if first == last => format!("`{first}`, {} times", seen.len()),
+                _ => format!("`{}`", seen.join("`, `")),
+            };
             let shown = row.shown.replace('|', "\\|").replace('`', "'");
             let _ = writeln!(table, "| {} | `{shown}` | {answer} | {seen} |", row.what);
         }
@@ -181,7 +198,8 @@ async fn every_hostile_input_has_its_answer() {
     println!("{table}");
     assert!(wrong.is_empty(), "{} of {count} rows:\n{}", wrong.len(), wrong.join("\n"));
     assert!(count >= 80, "{count} rows");
-    assert!(record.seen().await.is_empty(), "something came late");
+    let last = Client::connect(&gateway).await;
+    assert!(record.seen(0, last).await.is_empty(), "something came late");
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/hostile-inputs.md");
     if std::env::var_os("FAIRGATE_WRITE_TABLE").is_some() {
         std::fs::write(path, &table).unwrap();
@@ -197,4 +215,6 @@ compares this file with what it finds. The limits are the defaults, but for `bod
 
 An answer is the code and the `reason` of its Status (`Status` where Kubernetes has no reason for the code), or the
 frame that ends the stream or connection; then whether the connection serves another request (`open`) or is `closed`.
+Behind each `POST ...` stands a request for the secrets of `org:beta` that another parser could take for a part of it,
+or the other way round.
 ";

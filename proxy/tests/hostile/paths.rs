@@ -1,13 +1,13 @@
 //! Paths that two parsers could read differently (SE-08, PX-20 to PX-22).
 
-use crate::Row;
+use crate::{Row, excerpt};
 
 const BAD: &str = "400 BadRequest, open";
 const UNKNOWN: &str = "403 Forbidden, open";
 
 fn get(what: &'static str, path: &str, answer: &'static str) -> Row {
     let mut row = Row::h1(what, format!("GET {path} HTTP/1.1\r\nHost: door\r\n\r\n"), answer);
-    row.shown = path.escape_default().to_string();
+    row.shown = excerpt(path.escape_default());
     row
 }
 
