@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use config::FairnessConfig;
+use config::{FairnessConfig, GatewayConfig, Limits};
 
 const FAULTY: &str = include_str!("../../docs/faults/fairness.yaml");
 const ANSWER: &str = include_str!("../../docs/faults/answer.txt");
@@ -173,4 +173,31 @@ fn faults_in_a_list_name_their_item() {
     let error = FairnessConfig::parse(text, Path::new("f")).unwrap_err();
     let told: Vec<_> = error.faults().iter().map(|f| format!("{}: {}", f.position.unwrap(), f.field)).collect();
     assert_eq!(told, ["3:1: item", "5:9: items[0].kind", "6:88: items[1].spec"], "{error}");
+}
+
+/// docs/gateway-file.md: its example is a good file, and its table has every limit with the default in force.
+#[test]
+fn the_reference_of_the_gateway_file_is_true() {
+    let doc = include_str!("../../docs/gateway-file.md");
+    let example = doc.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+    let limits = GatewayConfig::parse(example, Path::new("gateway.yaml")).unwrap().limits;
+    assert_eq!((limits.connections_per_address, limits.body_bytes), (2000, Some(100 << 20)));
+    let rows: Vec<_> = doc.split("## limits").nth(1).unwrap().lines().filter(|l| l.starts_with("| `")).collect();
+    // Fields of the type, as its Debug form names them.
+    let debug = format!("{:?}", Limits::default());
+    let fields: Vec<_> = debug.trim_start_matches("Limits { ").trim_end_matches(" }").split(", ").collect();
+    assert_eq!(rows.len(), fields.len());
+    for (row, field) in rows.iter().zip(fields) {
+        let (name, value) = field.split_once(": ").unwrap();
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        assert_eq!(cells[1].trim_matches('`').to_lowercase(), name.replace('_', ""), "{row}");
+        let default = cells[2].split(',').next().unwrap();
+        let told = match default {
+            "any" => "None".into(),
+            "3m" => "180s".into(),
+            "4h" => "14400s".into(),
+            other => other.to_owned(),
+        };
+        assert_eq!(told, value, "{row}");
+    }
 }

@@ -301,7 +301,8 @@ impl<S> ClientIo<S> {
     /// an empty one, without a word why. It knows of no request then.
     fn replace(&mut self, bytes: &[u8]) {
         let Eye::H1(framing) = &self.eye else { return };
-        if framing.heads() == self.peer.served.load(Relaxed) {
+        // What passes through a tunnel is no answer of hyper's, whatever it looks like.
+        if framing.heads() == self.peer.served.load(Relaxed) || self.peer.link.is_tunnel.load(Relaxed) {
             return;
         }
         if let Some(status) = refusal::of_hyper(bytes, &self.worker.core.limits) {

@@ -122,7 +122,14 @@ async fn steps(
     let caller =
         match identity::identify(peer.identity.as_ref(), core.anonymous.as_ref(), &parts.headers, &core.drop_groups) {
             Ok(caller) => caller,
-            Err(status) => return refuse(core, trail, peer, &status, Why::Identity),
+            Err(status) => {
+                // Who has no credential gets one answer for each HTTP/2 connection, so that streams in plenty are of no
+                // use to it (SE-05, as kube-apiserver's UnauthenticatedHTTP2DOSMitigation).
+                if peer.is_h2 && status.code == 401 {
+                    peer.link.age();
+                }
+                return refuse(core, trail, peer, &status, Why::Identity);
+            }
         };
     if let Some(draft) = &mut trail.draft {
         draft.identify(core, peer, &caller.identity);

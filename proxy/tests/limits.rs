@@ -4,7 +4,13 @@
 
 mod support;
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -203,4 +209,88 @@ async fn a_tunnel_without_a_byte_is_closed() {
     let (socket, head) = exec(&gateway).await;
     assert!(head.starts_with("HTTP/1.1 101"), "{head}");
     assert!(is_closed(socket).await);
+}
+
+/// SE-05: resets of requests that run already are limited too, and each ends its work at the shard.
+#[tokio::test]
+async fn a_client_that_resets_its_requests_again_and_again_is_left() {
+    const RESETS: usize = 20;
+    struct Running(Arc<AtomicUsize>);
+    impl Drop for Running {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, SeqCst);
+        }
+    }
+    let (begun, running) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let counts = (begun.clone(), running.clone());
+    let shard = remote(
+        upstream(move |_| {
+            counts.0.fetch_add(1, SeqCst);
+            counts.1.fetch_add(1, SeqCst);
+            let running = Running(counts.1.clone());
+            async move {
+                let _running = running;
+                std::future::pending::<Response<Body>>().await
+            }
+        })
+        .await,
+    );
+    let gateway = start(Limits { resets_per_minute: RESETS as u32, ..Limits::default() }, shard);
+    let mut client = h2(&gateway).await;
+    let mut resets = 0;
+    while resets < 10 * RESETS && client.ready().await.is_ok() {
+        let before = begun.load(SeqCst);
+        let asking = tokio::spawn(client.send_request(get_h2("/clusters/a/api")));
+        eventually("it runs, or the connection is gone", || begun.load(SeqCst) > before || asking.is_finished()).await;
+        asking.abort();
+        resets += 1;
+    }
+    // Within a second or two some of the budget comes back.
+    assert!((RESETS..4 * RESETS).contains(&resets), "{resets}");
+    eventually("nothing runs at the shard any more", || running.load(SeqCst) == 0).await;
+    assert!(metrics(&gateway).await.contains("fairgate_door_rejections_total{reason=\"resets\"} 1"));
+}
+
+/// Who has no credential gets one answer for each HTTP/2 connection.
+#[tokio::test]
+async fn without_a_credential_an_http2_connection_is_soon_over() {
+    let options = GatewayOptions { anonymous: false, ..options(vec![noting(&Seen::default())]) };
+    let gateway = Gateway::start(options).unwrap();
+    let mut client = h2(&gateway).await;
+    let answer = client.send_request(get_h2("/clusters/a/api")).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
+    assert!(text(answer.into_body()).await.contains("Unauthorized"));
+    let mut more = 0;
+    while client.ready().await.is_ok() && client.send_request(get_h2("/clusters/a/api")).await.is_ok() {
+        more += 1;
+        assert!(more < 1000, "it goes on and on");
+    }
+}
+
+/// What is not TLS, and TLS that does not go on, ends on the TLS port; and who speaks it is served.
+#[tokio::test]
+async fn what_is_no_tls_ends_at_the_handshake() {
+    let ca = tls::Ca::new();
+    let seen = Seen::default();
+    let limits = Limits { head_timeout: Duration::from_secs(1), ..Limits::default() };
+    let tls = Some(Arc::new(ca.server_config()));
+    let gateway = Gateway::start(GatewayOptions { tls, limits, ..options(vec![noting(&seen)]) }).unwrap();
+    for bytes in [
+        &b"GET /clusters/a/api HTTP/1.1\r\nHost: d\r\n\r\n"[..],
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        // A record longer than TLS has any, and half a hello.
+        b"\x16\x03\x01\xff\xff\x01",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"",
+    ] {
+        let mut socket = TcpStream::connect(gateway.address()).await.unwrap();
+        socket.write_all(bytes).await.unwrap();
+        let mut answer = Vec::new();
+        let _ = timeout(PATIENCE, socket.read_to_end(&mut answer)).await.expect("closed");
+        // Nothing but an alert.
+        assert!(answer.is_empty() || answer[0] == 0x15, "{answer:?}");
+    }
+    assert_eq!(seen.len(), 0);
+    let mut client = h2_on(ca.connect(gateway.address(), None, true).await).await;
+    assert_eq!(client.send_request(get_h2("/clusters/a/api")).await.unwrap().status(), StatusCode::OK);
 }
