@@ -7,13 +7,20 @@ use apiserver_api::{Status, url};
 use apiserver_cache::CacheServer;
 use apiserver_server::{ApiServer, Registry, Trust};
 use apiserver_storage::{Embedded, Store};
-use config::{AccessLog, Compat, FairnessConfig, GatewayConfig, Limits};
+use config::{AccessLog, Compat, FairnessConfig, GatewayConfig, Limits, Source};
 use observers::Observers;
 use proxy::{Body, Directory, Gateway, GatewayOptions, LocalService, ShardOptions, Upstream};
 use tokio::{runtime::Runtime, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Failure, cli, counts::StoreCounts, kubeconfig, pki, reload::Reloader, run};
+use crate::{
+    Failure, cli,
+    counts::StoreCounts,
+    kubeconfig, pki,
+    reload::{Base, Reloader},
+    run,
+    tls::Pems,
+};
 
 /// Seats of the bundled API server unless told otherwise: upstream's 400 readers and 200 writers.
 const SEATS: u32 = 600;
@@ -46,10 +53,11 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
     let counting = counts.clone().run(StoreCounts(store.clone()), workspaces, shutdown.clone());
     runtime.spawn(counting);
 
-    let reloader = Reloader::new(config.fairness.as_ref());
+    let tls = Arc::new(tls);
+    let mut reloader = Reloader::new(config.fairness.as_ref());
     let gateway = Gateway::start(GatewayOptions {
         listener,
-        tls: Some(Arc::new(tls)),
+        tls: Some(tls.clone()),
         admin,
         workers: config.workers,
         anonymous: config.anonymous,
@@ -68,6 +76,10 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
         access_log: config.access_log,
     })
     .map_err(|e| anyhow::Error::new(e).context("cannot start the gateway"))?;
+    if let Some((source, file)) = config.file {
+        gateway.show_config(&source, Vec::new());
+        reloader = reloader.with_gateway(&source, file, Pems::default(), Base::Bundled(tls));
+    }
     runtime.block_on(gateway.ready());
     greet(&url, &format!("http://{}", gateway.admin_address()), directory);
     run::until_signal(&runtime, gateway, reloader)?;
@@ -90,11 +102,16 @@ struct Settings {
     observers: observers::Options,
     limits: Limits,
     access_log: Option<AccessLog>,
+    file: Option<(Source, GatewayConfig)>,
 }
 
 impl Settings {
     fn load(args: &cli::Dev) -> Result<Self, Failure> {
-        let file = args.config.as_deref().map(GatewayConfig::load_bundled).transpose().map_err(Failure::config)?;
+        let text = args.config.as_deref().map(GatewayConfig::read).transpose().map_err(Failure::config)?;
+        let text = args.config.as_deref().zip(text);
+        let source = text.as_ref().map(|(path, text)| Source::new(path, text));
+        let file = text.map(|(path, text)| GatewayConfig::parse_bundled(&text, path));
+        let file = file.transpose().map_err(Failure::config)?;
         let fairness = if args.no_fairness { None } else { run::fairness(file.as_ref())? };
         let mut observers = observers::Options::default();
         if let Some(file) = &file {
@@ -110,7 +127,8 @@ impl Settings {
             fairness,
             compat: file.as_ref().map_or(Compat::Fairgate, |f| f.fairness.compat),
             limits: file.as_ref().map_or_else(Limits::default, |f| f.limits),
-            access_log: file.and_then(|f| f.access_log),
+            access_log: file.as_ref().and_then(|f| f.access_log.clone()),
+            file: source.zip(file),
         })
     }
 }

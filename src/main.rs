@@ -9,6 +9,7 @@ mod reload;
 mod run;
 mod serve;
 mod simulate;
+mod tls;
 
 use std::{io::IsTerminal, process::ExitCode};
 

@@ -1,19 +1,13 @@
 //! What the commands share: listeners, signals, the fairness configuration.
 
-use std::{
-    net::{SocketAddr, TcpListener},
-    time::Duration,
-};
+use std::net::{SocketAddr, TcpListener};
 
 use anyhow::Context;
-use config::{FairnessConfig, GatewayConfig};
+use config::{ConfigError, FairnessConfig, GatewayConfig, Shutdown};
 use proxy::Gateway;
 use tokio::{runtime::Runtime, signal::unix};
 
 use crate::{Failure, reload::Reloader};
-
-/// How long running requests may take to finish after a signal.
-const GRACE: Duration = Duration::from_secs(10);
 
 /// Binds a listener; the error names the option to change.
 pub(crate) fn bind(option: &str, address: SocketAddr) -> Result<TcpListener, Failure> {
@@ -23,19 +17,27 @@ pub(crate) fn bind(option: &str, address: SocketAddr) -> Result<TcpListener, Fai
 
 /// The fairness configuration that a gateway file asks for; `None` when it switches fairness off.
 pub(crate) fn fairness(file: Option<&GatewayConfig>) -> Result<Option<FairnessConfig>, Failure> {
-    let Some(settings) = file.map(|f| &f.fairness) else { return Ok(Some(FairnessConfig::default())) };
-    if !settings.enabled {
-        return Ok(None);
+    match file {
+        None => Ok(Some(FairnessConfig::default())),
+        Some(file) if !file.fairness.enabled => Ok(None),
+        Some(file) => fairness_of(file).map(Some).map_err(Failure::config),
     }
-    let Some(path) = &settings.file else { return Ok(Some(FairnessConfig::default())) };
-    let config = FairnessConfig::load(path).map_err(Failure::config)?;
+}
+
+/// The fairness configuration that a gateway file names, whether it is on or off.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub(crate) fn fairness_of(file: &GatewayConfig) -> Result<FairnessConfig, ConfigError> {
+    let Some(path) = &file.fairness.file else { return Ok(FairnessConfig::default()) };
+    let config = FairnessConfig::load(path)?;
     for warning in &config.warnings {
         tracing::warn!(file = %path.display(), "{warning}");
     }
-    Ok(Some(config))
+    Ok(config)
 }
 
-/// Keeps the fairness configuration up to date until SIGINT or SIGTERM, then drains the gateway; a second signal ends
+/// Keeps the configuration up to date until SIGINT or SIGTERM, then drains the gateway; a second signal ends
 /// it at once. SIGHUP reloads now.
 ///
 /// # Errors
@@ -54,14 +56,18 @@ pub(crate) fn until_signal(runtime: &Runtime, gateway: Gateway, mut reloader: Re
         loop {
             tokio::select! {
                 () = signal() => break,
-                _ = hangup.recv() => reloader.look(&gateway),
+                _ = hangup.recv() => reloader.look(&gateway).await,
                 () = reloader.run(&gateway) => {}
             }
         }
-        tracing::info!("draining; a second signal stops at once");
+        let Shutdown { delay, grace } = reloader.shutdown();
+        tracing::info!(?delay, ?grace, "shutting down: not ready any more; a second signal stops at once");
         tokio::select! {
-            () = gateway.shutdown(GRACE) => {}
-            () = signal() => {}
+            cut = gateway.shutdown(delay, grace) => match cut {
+                0 => tracing::info!("drained"),
+                cut => tracing::warn!(cut, "drained but for requests that took longer than the grace"),
+            },
+            () = signal() => tracing::warn!("a second signal: what was running was cut off"),
         }
         Ok(())
     })

@@ -153,7 +153,7 @@ async fn every_way_to_change_the_file_is_noticed_and_wrong_files_are_refused() {
     fs::remove_file(place.join("fairness.yaml")).unwrap();
     becomes(&dev, "/configz", "missing", |text| text.contains("cannot be read")).await;
     let text = level("whole").await;
-    assert!(text.contains("fairgate_config_reloads_total{outcome=\"refused\"}"), "{text}");
+    assert!(text.contains("fairgate_config_reloads_total{file=\"fairness\",outcome=\"refused\"}"), "{text}");
     rename_over(place, &whole);
     becomes(&dev, "/configz", "there again", |text| text.contains("\"lastError\": null")).await;
     rename_over(place, &fairness("signalled", 10));
@@ -224,7 +224,9 @@ async fn no_request_is_lost_while_the_file_changes_all_the_time() {
     };
     let waited = waits("count", "") - waits("bucket", "le=\"0.0005\"");
     assert!(waited > CHANGES, "only {waited} requests waited");
-    let count = |outcome: &str| value(&text, &format!("fairgate_config_reloads_total{{outcome=\"{outcome}\"}} "));
+    let count = |outcome: &str| {
+        value(&text, &format!("fairgate_config_reloads_total{{file=\"fairness\",outcome=\"{outcome}\"}} "))
+    };
     assert!(
         count("applied") > 10 && count("refused") > 2,
         "{} applied, {} refused",

@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     net::SocketAddr,
+    ops::RangeInclusive,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -49,6 +50,8 @@ pub struct GatewayConfig {
     pub limits: Limits,
     /// `None`: no request is logged.
     pub access_log: Option<AccessLog>,
+    /// How it ends.
+    pub shutdown: Shutdown,
 }
 
 /// See [`GatewayConfig::listen`].
@@ -137,13 +140,31 @@ pub struct Observers {
     pub resync_interval: Duration,
 }
 
+/// See [`GatewayConfig::shutdown`]. Together they should stay below the time after which whoever sent the signal kills
+/// (Kubernetes: `terminationGracePeriodSeconds`, 30 seconds by default).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shutdown {
+    /// From SIGTERM, which takes readiness down, to the refusal of new requests: the time load balancers have to notice.
+    /// From 0 to 10 minutes; default 5 seconds, with the bundled server, which has none before it, 0.
+    pub delay: Duration,
+    /// How long running requests may take to finish after that, and within which watches end. From 1 second to 1 hour;
+    /// default 20 seconds, with the bundled server 10.
+    pub grace: Duration,
+}
+
+impl Shutdown {
+    /// What holds for the bundled server without a file.
+    pub const BUNDLED: Self = Self { delay: Duration::ZERO, grace: Duration::from_secs(10) };
+    const DEFAULT: Self = Self { delay: Duration::from_secs(5), grace: Duration::from_secs(20) };
+}
+
 impl GatewayConfig {
     /// Reads and checks a file.
     ///
     /// # Errors
     /// Everything that is wrong with it.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        Self::parse(&document::read(path)?, path)
+        Self::parse(&Self::read(path)?, path)
     }
 
     /// Reads and checks a file for a gateway that brings its own shard and takes its addresses from the command
@@ -153,7 +174,23 @@ impl GatewayConfig {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn load_bundled(path: &Path) -> Result<Self, ConfigError> {
-        Self::check(&document::read(path)?, path, true)
+        Self::parse_bundled(&Self::read(path)?, path)
+    }
+
+    /// Reads a file as text, for [`GatewayConfig::parse`].
+    ///
+    /// # Errors
+    /// It cannot be read, is too large or no UTF-8.
+    pub fn read(path: &Path) -> Result<String, ConfigError> {
+        document::read(path)
+    }
+
+    /// As [`GatewayConfig::load_bundled`], of a text as the content of the file at `path`, which is not read.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn parse_bundled(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        Self::check(text, path, true)
     }
 
     /// Checks a text as the content of the file at `path`, which is not read.
@@ -206,6 +243,7 @@ struct Raw {
     observers: RawObservers,
     limits: RawLimits,
     access_log: Option<RawAccessLog>,
+    shutdown: RawShutdown,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -275,6 +313,13 @@ struct RawObservers {
     resync_interval: Option<String>,
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RawShutdown {
+    delay: Option<String>,
+    grace: Option<String>,
+}
+
 /// Turns raw values into checked ones. `None` stands for a value whose fault is recorded.
 struct Checker<'a, 'n> {
     faults: &'a mut Faults<'n>,
@@ -316,6 +361,7 @@ impl Checker<'_, '_> {
         let observers = self.observers(&raw.observers);
         let limits = raw.limits.check(self.faults);
         let access_log = raw.access_log.map(|raw| access_log::check(&raw, self.directory, self.faults));
+        let shutdown = self.shutdown(&raw.shutdown);
         Some(GatewayConfig {
             workers: usize::try_from(raw.workers).ok()?,
             listen: listen?,
@@ -329,6 +375,7 @@ impl Checker<'_, '_> {
                 Some(checked) => Some(checked?),
                 None => None,
             },
+            shutdown: shutdown?,
         })
     }
 
@@ -405,11 +452,43 @@ impl Checker<'_, '_> {
     }
 
     fn observers(&mut self, raw: &RawObservers) -> Option<Observers> {
-        let text = raw.resync_interval.as_deref().unwrap_or("5m");
-        let seconds = parse_duration(text).filter(|nanos| (1_000_000_000..=86_400_000_000_000).contains(nanos));
-        let interval = seconds.and_then(|nanos| u64::try_from(nanos).ok()).map(Duration::from_nanos);
-        let interval = interval.ok_or(format!("is {text:?}; want a duration from 1s to 24h, for example 5m"));
-        Some(Observers { resync_interval: self.faults.check("observers.resyncInterval", interval)? })
+        let (text, range) = (raw.resync_interval.as_deref(), 1..=86_400);
+        let resync_interval = self.duration("observers.resyncInterval", text, Duration::from_secs(300), range)?;
+        Some(Observers { resync_interval })
+    }
+
+    fn shutdown(&mut self, raw: &RawShutdown) -> Option<Shutdown> {
+        let default = if self.bundled { Shutdown::BUNDLED } else { Shutdown::DEFAULT };
+        let delay = self.duration("shutdown.delay", raw.delay.as_deref(), default.delay, 0..=600);
+        let grace = self.duration("shutdown.grace", raw.grace.as_deref(), default.grace, 1..=3600);
+        Some(Shutdown { delay: delay?, grace: grace? })
+    }
+
+    /// A duration within `seconds`.
+    fn duration(
+        &mut self,
+        field: &str,
+        text: Option<&str>,
+        default: Duration,
+        seconds: RangeInclusive<u64>,
+    ) -> Option<Duration> {
+        let Some(text) = text else { return Some(default) };
+        let (min, max) = (Duration::from_secs(*seconds.start()), Duration::from_secs(*seconds.end()));
+        let parsed = parse_duration(text).and_then(|nanos| u64::try_from(nanos).ok()).map(Duration::from_nanos);
+        let shown = |time: Duration| match time.as_secs() {
+            s if s > 0 && s.is_multiple_of(3600) => format!("{}h", s / 3600),
+            s if s > 0 && s.is_multiple_of(60) => format!("{}m", s / 60),
+            s => format!("{s}s"),
+        };
+        let want = || {
+            format!(
+                "is {text:?}; want a duration from {} to {}, for example {}",
+                shown(min),
+                shown(max),
+                shown(default)
+            )
+        };
+        self.faults.check(field, parsed.filter(|time| (min..=max).contains(time)).ok_or_else(want))
     }
 
     fn compat(&mut self, text: Option<&str>) -> Compat {

@@ -7,6 +7,7 @@
 
 mod access_log;
 mod advice;
+mod changes;
 mod class;
 mod document;
 mod fairness;
@@ -18,10 +19,13 @@ mod read;
 
 pub use self::{
     access_log::{AccessLog, Sink},
+    changes::{Change, Effect},
     class::{PathPattern, RateLimit, Weight, WorkspaceClass},
     fairness::{FairnessConfig, Source},
     fault::{ConfigError, Fault, Faults, Position},
     file::File,
-    gateway::{Admin, Authentication, Compat, Fairness, GatewayConfig, Listen, ListenTls, Observers, Shard, ShardTls},
+    gateway::{
+        Admin, Authentication, Compat, Fairness, GatewayConfig, Listen, ListenTls, Observers, Shard, ShardTls, Shutdown,
+    },
     limits::Limits,
 };

@@ -69,7 +69,7 @@ impl Reloader {
         let written = self.task.await.context("the writer panicked")??;
         let metrics = metrics(instance.admin()).await.context("reading the metrics")?;
         let count = |outcome: &str| {
-            let series = format!("{COUNTER}{{outcome=\"{outcome}\"}} ");
+            let series = format!("{COUNTER}{{file=\"fairness\",outcome=\"{outcome}\"}} ");
             metrics.lines().find_map(|line| line.strip_prefix(&*series)?.trim().parse().ok()).unwrap_or(0)
         };
         let (in_force, refused) = (count("applied"), count("refused"));

@@ -23,6 +23,7 @@ use crate::{
     core::Core,
     dump, exposition,
     gateway::Phase,
+    probes,
     recent::SWEEP,
     refusal::{answer, json, text},
     worker::Worker,
@@ -75,17 +76,17 @@ fn respond(
     metrics: &PrometheusHandle,
     request: &Request<Incoming>,
 ) -> Response<Body> {
+    let uri = request.uri();
+    if let Some(answer) = probes::probe(core, request.method(), uri.path(), uri.query().unwrap_or_default(), false) {
+        return answer;
+    }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return answer(&Status::new(Reason::MethodNotAllowed, "the admin address answers GET and HEAD"));
     }
-    match request.uri().path() {
-        "/livez" | "/healthz" if core.is_healthy() => text(StatusCode::OK, "ok"),
-        "/livez" | "/healthz" => text(StatusCode::INTERNAL_SERVER_ERROR, "not healthy: see the log\n"),
-        "/readyz" if core.is_ready() => text(StatusCode::OK, "ok"),
-        "/readyz" => text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+    match uri.path() {
         "/metrics" => text(StatusCode::OK, exposition::render(core, workers, metrics)),
         "/configz" => configz(core),
-        path => match dump::answer(core, workers, request.uri()) {
+        path => match dump::answer(core, workers, uri) {
             Some(Ok(table)) => text(StatusCode::OK, table),
             Some(Err(status)) => answer(&status),
             None => unknown(path),
@@ -103,8 +104,8 @@ fn unknown(path: &str) -> Response<Body> {
     ))
 }
 
-/// Which fairness configuration is in force, and why the latest one is not.
+/// Which configuration is in force, and why the latest one is not.
 fn configz(core: &Core) -> Response<Body> {
     let fairness = core.fairness.as_ref().map(crate::rules::Fairness::status);
-    json(StatusCode::OK, &serde_json::json!({ "fairness": fairness }))
+    json(StatusCode::OK, &serde_json::json!({ "gateway": &*core.config(), "fairness": fairness }))
 }

@@ -1,9 +1,17 @@
 //! Classify, price, admit: whether a request runs now, later or not at all.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use apiserver_api::{ClusterName, Reason, RequestInfo, Status, UserInfo, Verb, list_options::request_timeout};
-use fairness::{Admission, Classified, Clock, Cost, Counts, LevelKind, Rejection, Request, WatchGuard};
+use fairness::{
+    Admission, Classified, Clock, Cost, Counts, LevelKind, Permit, Rejection, Request, Waiting, WatchGuard,
+};
 use http::{StatusCode, request::Parts};
 
 use crate::{
@@ -74,7 +82,7 @@ pub(crate) fn plan(
     }
     let workspace = route.workspace.as_ref();
     let watches = workspace.map_or(0, |name| core.watches.interested(name, &info));
-    let ticket = ticket(fairness.rules(), entry, route, user, &info, watches);
+    let Some(ticket) = ticket(fairness.rules(), entry, route, user, &info, watches) else { return Ok(plan) };
     if let Some(flow) = ticket.rules.flow(ticket.class.flow_schema) {
         flow.seats.observe(ticket.cost.initial_seats.max(ticket.cost.final_seats).into());
         if matches!(info.verb, Verb::Create | Verb::Update | Verb::Patch | Verb::Delete) {
@@ -92,7 +100,7 @@ pub(crate) fn plan(
     Ok(plan)
 }
 
-/// Classifies and prices.
+/// Classifies and prices; `None` for a shard that there is not.
 fn ticket(
     rules: Arc<Rules>,
     entry: &core::Entry,
@@ -100,15 +108,16 @@ fn ticket(
     user: &UserInfo,
     info: &RequestInfo<'_>,
     watches: u32,
-) -> Ticket {
+) -> Option<Ticket> {
     let workspace = route.workspace.as_ref();
     let class = match workspace {
         Some(name) => rules.profile.classify(name, user, info),
         None => rules.profile.classify_shared("", user, info),
     };
     let ceiling = rules.seats_max(route.shard, class.level);
-    let cost = entry.pricing.price(info, counts(entry, workspace, info), watches, ceiling);
-    Ticket { rules, class, cost }
+    let pricing = rules.pricing(route.shard)?;
+    let cost = pricing.price(info, counts(entry, workspace, info), watches, ceiling);
+    Some(Ticket { rules, class, cost })
 }
 
 /// Classifies and prices a request that [`plan`] has read, by the rules in force now.
@@ -117,7 +126,7 @@ fn again(core: &Core, route: &Route, user: &UserInfo, parts: &Parts) -> Option<T
     let path = route.rest(&parts.uri);
     let info = RequestInfo::parse(parts.method.as_str(), path, parts.uri.query().unwrap_or_default()).ok()?;
     let watches = route.workspace.as_ref().map_or(0, |name| core.watches.interested(name, &info));
-    Some(ticket(fairness.rules(), entry, route, user, &info, watches))
+    ticket(fairness.rules(), entry, route, user, &info, watches)
 }
 
 /// What is known of the objects the request is about; asked only where the price depends on it.
@@ -132,10 +141,18 @@ fn counts(entry: &core::Entry, workspace: Option<&ClusterName>, info: &RequestIn
     }
 }
 
+/// Why a request gets no seats.
+pub(crate) enum Refused {
+    /// The gate or a limit of rates says so.
+    Unfair(Rejection),
+    /// It would wait longer than the gateway is there.
+    Draining,
+}
+
 /// Asks the gate of the route's shard, and waits if it says so. `None` when the request needs no permit.
 ///
 /// # Errors
-/// The gate's refusal.
+/// See [`Refused`].
 ///
 /// # Cancel safety
 /// Dropping the future takes the request out of its queue.
@@ -146,7 +163,7 @@ pub(crate) async fn admit(
     plan: &mut Plan,
     parts: &Parts,
     trail: &mut Trail,
-) -> Result<Option<Held>, Rejection> {
+) -> Result<Option<Held>, Refused> {
     let core = &*worker.core;
     let (Some(gate), Some(ticket)) = (worker.gate(route.shard), &mut plan.ticket) else { return Ok(None) };
     let workspace = route.workspace.as_ref();
@@ -155,7 +172,7 @@ pub(crate) async fn admit(
         if level.is_none_or(|level| level.kind != LevelKind::Exempt) {
             rates.check(name, &identity.user.name).map_err(|(limit, rejection)| {
                 core.metrics.rate_limited(limit);
-                rejection
+                Refused::Unfair(rejection)
             })?;
         }
     }
@@ -206,11 +223,11 @@ pub(crate) async fn admit(
         }
         Admission::Reject(rejection) => {
             trail.decided_ns = Some(arrived_ns);
-            Err(rejection)
+            Err(Refused::Unfair(rejection))
         }
         Admission::Wait(waiting) => {
             let listed = list(waiting.id(), None);
-            let outcome = waiting.await;
+            let outcome = wait(worker, waiting).await;
             let now = core.clock.now_ns();
             trail.decided_ns = Some(now);
             outcome.map(|permit| {
@@ -219,4 +236,17 @@ pub(crate) async fn admit(
             })
         }
     }
+}
+
+/// Waits for seats, until a drain is nearly over.
+async fn wait(worker: &Arc<Worker>, waiting: Waiting) -> Result<Permit, Refused> {
+    let (mut waiting, mut end) = (pin!(waiting), None);
+    poll_fn(|cx| {
+        if let Poll::Ready(outcome) = waiting.as_mut().poll(cx) {
+            return Poll::Ready(outcome.map_err(Refused::Unfair));
+        }
+        let end = end.get_or_insert_with(|| worker.wake_to_give_up(cx.waker().clone()));
+        if end.is_over(cx.waker()) { Poll::Ready(Err(Refused::Draining)) } else { Poll::Pending }
+    })
+    .await
 }

@@ -31,7 +31,7 @@ use crate::{
     frames::{Excess, Frames},
     framing::Framing,
     h2::{Deferred, Streams},
-    identity::Identity,
+    identity::Certificate,
     io::{tune, write_flat},
     refusal,
     refused::Why,
@@ -51,8 +51,7 @@ const HEADERS_ON_STACK: usize = 100;
 
 /// The client's end of a connection.
 pub(crate) struct Peer {
-    /// Who the client certificate says it is.
-    pub(crate) identity: Option<Arc<Identity>>,
+    pub(crate) certificate: Option<Certificate>,
     /// For `X-Forwarded-For`.
     pub(crate) address: HeaderValue,
     /// For `X-Forwarded-Proto`.
@@ -111,7 +110,7 @@ async fn live(
     tune(&tcp)?;
     let ip = HeaderValue::try_from(address.ip().to_canonical().to_string())?;
     let mut peer = Peer {
-        identity: None,
+        certificate: None,
         address: ip,
         proto: HeaderValue::from_static("http"),
         link: link.clone(),
@@ -131,7 +130,7 @@ async fn live(
     let (_, session) = stream.get_ref();
     if let Some(certificate) = session.peer_certificates().and_then(|chain| chain.first()) {
         // As upstream, a certificate that names no user is no credential.
-        peer.identity = Identity::of_certificate(certificate, &worker.core.drop_groups).map(Arc::new);
+        peer.certificate = Certificate::read(certificate, worker.core.access.load_full());
     }
     peer.proto = HeaderValue::from_static("https");
     peer.is_h2 = session.alpn_protocol() == Some(b"h2");

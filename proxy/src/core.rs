@@ -3,20 +3,21 @@
 use std::{
     fmt,
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed},
     },
 };
 
 use apiserver_api::{ClusterName, UserInfo, user::GROUP_MASTERS};
+use arc_swap::{ArcSwap, ArcSwapOption};
 use config::{Compat, FairnessConfig};
-use fairness::{Clock, Gate, PricingOptions, WatchTracker};
+use fairness::{Clock, Gate, WatchTracker};
 use observers::{Observers, WorkspaceEvent};
 use tokio::sync::mpsc;
 
 use crate::{
-    Limits, access_log::AccessLog, census::Census, clock::WallClock, identity::Identity, index::Index,
-    metrics::Metrics, refused::Why, rules::Fairness, upstream::Shard,
+    Limits, Settings, access_log::AccessLog, census::Census, clock::WallClock, identity::Identity, index::Index,
+    metrics::Metrics, probes::Reachability, refused::Why, rules::Fairness, status::GatewayStatus, upstream::Shard,
 };
 
 /// The gateway's shared state. A request locks parts of the sharded maps of workspaces (index, watches, UIDs, rates) for
@@ -25,11 +26,11 @@ use crate::{
 pub(crate) struct Core {
     pub(crate) clock: Arc<WallClock>,
     pub(crate) limits: Limits,
-    /// The identity of those without a credential; `None` refuses them.
-    pub(crate) anonymous: Option<Arc<Identity>>,
+    /// TLS for clients; `None`: plain text. Read once for each connection.
+    pub(crate) tls: ArcSwapOption<rustls::ServerConfig>,
+    pub(crate) access: ArcSwap<Access>,
     /// The identity of the gateway's own requests.
     pub(crate) own_identity: Identity,
-    pub(crate) drop_groups: Box<[String]>,
     pub(crate) shards: Box<[Entry]>,
     /// The shard of requests that name no workspace.
     pub(crate) platform: usize,
@@ -48,9 +49,33 @@ pub(crate) struct Core {
     pub(crate) metrics: Metrics,
     /// `None` = no request is logged.
     pub(crate) access_log: Option<AccessLog>,
+    /// `None` without a file.
+    pub(crate) config: Mutex<Option<GatewayStatus>>,
+    /// Readiness has been up.
+    pub(crate) was_ready: AtomicBool,
+    /// Readiness is down: the end has been announced.
+    pub(crate) leaving: AtomicBool,
+    /// New requests are refused.
     pub(crate) draining: AtomicBool,
+    /// Requests that were running when the workers were stopped.
+    pub(crate) cut: AtomicUsize,
     /// See [`crate::GatewayOptions::healthy`].
     pub(crate) healthy: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
+}
+
+/// Who is let in, and as whom: replaced as a whole.
+#[derive(Debug)]
+pub(crate) struct Access {
+    /// The identity of those without a credential; `None` refuses them.
+    pub(crate) anonymous: Option<Arc<Identity>>,
+    pub(crate) drop_groups: Box<[String]>,
+}
+
+impl Access {
+    pub(crate) fn new(anonymous: bool, drop_groups: &[String]) -> Self {
+        let identity = || Identity::new(UserInfo::anonymous(), drop_groups).expect("system:anonymous is plain text");
+        Self { anonymous: anonymous.then(|| Arc::new(identity())), drop_groups: drop_groups.into() }
+    }
 }
 
 /// One shard with its gate.
@@ -58,7 +83,9 @@ pub(crate) struct Entry {
     pub(crate) shard: Shard,
     /// `None` = fairness is off.
     pub(crate) gate: Option<Arc<Gate>>,
-    pub(crate) pricing: PricingOptions,
+    /// Those of the gate.
+    pub(crate) seats: AtomicU32,
+    pub(crate) reachability: Reachability,
     /// The object counts of its workspaces.
     pub(crate) observers: Option<Observers>,
     /// Tells the observers which workspaces there are.
@@ -69,11 +96,6 @@ impl Core {
     /// Counts, and tells now and then, what got no further than the door.
     pub(crate) fn refused(&self, why: Why, client: &dyn fmt::Debug, what: &dyn fmt::Display) {
         self.metrics.refused.note(why, self.clock.now_ns(), client, what);
-    }
-
-    /// Whether a load balancer should send requests here.
-    pub(crate) fn is_ready(&self) -> bool {
-        self.is_healthy() && !self.draining.load(Relaxed) && self.index.is_ready()
     }
 
     /// Whether there is nothing that only a restart can mend.
@@ -118,7 +140,45 @@ impl Core {
                 self.index.names_on(shard).iter().for_each(|name| gate.declare_workspace(name));
             }
         });
-        self.metrics.config_reloaded("applied");
+        self.metrics.config_reloaded("fairness", "applied");
+    }
+
+    /// Puts other settings in force: for new connections (TLS), for new requests (everything else).
+    pub(crate) fn apply(&self, settings: &Settings) {
+        self.tls.store(settings.tls.as_deref().map(with_protocols));
+        self.access.store(Arc::new(Access::new(settings.anonymous, &settings.drop_groups)));
+        let named = |name: &str| settings.shards.iter().find(|shard| shard.name == name);
+        let now = |entry: &Entry| named(&entry.shard.name).map_or(entry.seats.load(Relaxed), |shard| shard.seats);
+        let seats: Box<[u32]> = self.shards.iter().map(now).collect();
+        let old = self.shards.iter().map(|entry| entry.seats.load(Relaxed));
+        if old.eq(seats.iter().copied()) {
+            return;
+        }
+        // Prices first: no request should be wider than its shard for longer than needed.
+        if let Some(fairness) = &self.fairness {
+            fairness.set_seats(seats.clone());
+        }
+        for (entry, seats) in self.shards.iter().zip(seats) {
+            entry.seats.store(seats, Relaxed);
+            if let Some(gate) = &entry.gate {
+                gate.set_seats(seats);
+            }
+        }
+    }
+
+    /// What is shown of `gateway.yaml`.
+    pub(crate) fn config(&self) -> MutexGuard<'_, Option<GatewayStatus>> {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Files whose latest content is not in force.
+    pub(crate) fn refused_files(&self) -> Vec<&'static str> {
+        let gateway = self.config().as_ref().is_some_and(|status| status.file.is_refused());
+        let fairness = self.fairness.as_ref().is_some_and(|fairness| fairness.status().is_refused());
+        [("gateway.yaml", gateway), ("fairness.yaml", fairness)]
+            .into_iter()
+            .filter_map(|(name, is_refused)| is_refused.then_some(name))
+            .collect()
     }
 
     /// Drops what is kept for workspaces that nobody asks for any more. Called every [`SWEEP`](crate::recent::SWEEP).
@@ -130,11 +190,14 @@ impl Core {
         }
     }
 
-    pub(crate) fn anonymous(allowed: bool, drop: &[String]) -> Option<Arc<Identity>> {
-        allowed.then(|| Arc::new(Identity::new(UserInfo::anonymous(), drop).expect("system:anonymous is plain text")))
-    }
-
     pub(crate) fn own_identity() -> Identity {
         Identity::new(UserInfo::new("system:fairgate", &[GROUP_MASTERS]), &[]).expect("the name is plain text")
     }
+}
+
+/// The same configuration, offering the protocols that are served.
+pub(crate) fn with_protocols(config: &rustls::ServerConfig) -> Arc<rustls::ServerConfig> {
+    let mut config = config.clone();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Arc::new(config)
 }

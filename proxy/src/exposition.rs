@@ -14,7 +14,7 @@ use observers::Observers;
 use crate::{
     core::{Core, Entry},
     flows::{Buckets, FlowMetrics},
-    phases, series,
+    phases, probes, series,
     worker::Worker,
 };
 
@@ -29,6 +29,7 @@ pub(crate) fn render(core: &Core, workers: &[Arc<Worker>], metrics: &PrometheusH
     running(&mut out, workers);
     out.one("fairgate_requests_in_flight", sum(|w| w.in_flight.load(Relaxed)));
     out.one("fairgate_connections", sum(|w| w.connections.load(Relaxed)));
+    out.one("fairgate_ready", u8::from(probes::is_ready(core)));
     out.one("fairgate_index_ready", u8::from(core.index.is_ready()));
     out.one("fairgate_index_clusters", core.index.len());
     if let Some(log) = &core.access_log {
@@ -145,6 +146,7 @@ fn shards(out: &mut Text, core: &Core) {
     };
     let observers = |e: &Entry| e.observers.as_ref().map(Observers::status);
     each("fairgate_index_synced", &|n, _| Some(u64::from(core.index.is_synced(n))));
+    each("fairgate_shard_reachable", &|_, entry| Some(u64::from(entry.reachability.is_well())));
     each("fairgate_shard_seats", &gate(|s| s.seats.into()));
     each("fairgate_shard_seats_in_use", &gate(|s| s.in_use.into()));
     each("fairgate_shard_exempt_seats_in_use", &gate(|s| s.exempt.into()));

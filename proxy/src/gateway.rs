@@ -3,41 +3,47 @@
 use std::{
     net::SocketAddr,
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed},
     },
     thread,
     time::Duration,
 };
 
-use config::{Compat, ConfigError, FairnessConfig};
-use fairness::{Gate, GateOptions, PricingOptions, WatchOptions, WatchTracker};
+use arc_swap::{ArcSwap, ArcSwapOption};
+use config::{Change, ConfigError, Effect, FairnessConfig, Source};
+use fairness::{Gate, GateOptions, WatchOptions, WatchTracker};
 use tokio::{
     net::{TcpListener, TcpStream},
     runtime,
     sync::{mpsc, watch},
-    time::{MissedTickBehavior, interval, sleep},
+    time::{Instant, MissedTickBehavior, interval, sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
-    Directory, GatewayOptions, StartError, access_log, admin,
+    Directory, GatewayOptions, Settings, StartError, access_log, admin,
     census::Place,
     clock::WallClock,
     connection,
-    core::{Core, Entry},
+    core::{Access, Core, Entry, with_protocols},
+    drain,
     index::{
         Index,
         feed::{Feed, Kind},
     },
     metrics::Metrics,
+    probes::Reachability,
     rules::Fairness,
+    status::{FileStatus, GatewayStatus},
     upstream::Shard,
     worker::Worker,
 };
 
 /// New sockets that wait for a worker; more wait in the kernel.
 const HANDOVER_MAX: usize = 1024;
+/// How often a drain looks whether it is over.
+const LOOK: Duration = Duration::from_millis(10);
 const SWEEP: Duration = Duration::from_secs(1);
 /// Threads for everything that is not a request.
 const CONTROL_THREADS: usize = 2;
@@ -46,8 +52,13 @@ const CONTROL_THREADS: usize = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Serve,
-    /// Finish what runs; watches end within the time.
-    Drain(Duration),
+    /// Go on, but ask the clients of open connections to go elsewhere.
+    Leave,
+    /// Refuse what is new, finish what runs; watches end within `grace`. `at_once`: idle connections are closed now.
+    Drain {
+        grace: Duration,
+        at_once: bool,
+    },
     Stop,
 }
 
@@ -63,8 +74,9 @@ pub struct Gateway {
     phase: watch::Sender<Phase>,
     /// `None` only in `drop`.
     control: Option<runtime::Runtime>,
+    members: Arc<[Arc<Worker>]>,
     workers: Vec<thread::JoinHandle<()>>,
-    /// Closed when the last worker has ended.
+    /// Closed when the last worker has ended, and nobody listens for clients any more.
     ended: mpsc::Receiver<()>,
     /// Dropped after the workers have ended: their last lines are written.
     _access_log: Option<access_log::Writer>,
@@ -107,22 +119,17 @@ impl Gateway {
             .map_err(io("control runtime"))?;
         let (phase, watch) = watch::channel(Phase::Serve);
         let (alive, ended) = mpsc::channel(1);
-        let tls = options.tls.map(|config| {
-            let mut config = rustls::ServerConfig::clone(&config);
-            config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-            TlsAcceptor::from(Arc::new(config))
-        });
         let mut team = Vec::new();
         let mut threads = Vec::new();
         for number in 0..workers {
             let worker = Arc::new(Worker::new(number, core.clone()));
             let (sockets, inbox) = mpsc::channel(HANDOVER_MAX);
             team.push((worker.clone(), sockets));
-            let (tls, watch, alive) = (tls.clone(), watch.clone(), alive.clone());
+            let (watch, alive) = (watch.clone(), alive.clone());
             let rt = runtime::Builder::new_current_thread().enable_all().build().map_err(io("worker runtime"))?;
             let body = move || {
                 let _alive = alive;
-                rt.block_on(work(worker, tls, inbox, watch));
+                rt.block_on(work(worker, inbox, watch));
             };
             let thread = thread::Builder::new().name(format!("fairgate-worker-{number}")).spawn(body);
             threads.push(thread.map_err(io("worker thread"))?);
@@ -132,8 +139,13 @@ impl Gateway {
             (listen(options.listener).map_err(io("listener"))?, listen(options.admin).map_err(io("admin listener"))?)
         };
         let members: Arc<[Arc<Worker>]> = team.iter().map(|(worker, _)| worker.clone()).collect();
-        control.spawn(accept(listener, core.clone(), team, watch.clone()));
-        control.spawn(admin::run(admin, core.clone(), members, watch));
+        let accepting = accept(listener, core.clone(), team, watch.clone());
+        control.spawn(async move {
+            // Whoever waits for the end may then use the address.
+            let _alive = alive;
+            accepting.await;
+        });
+        control.spawn(admin::run(admin, core.clone(), members.clone(), watch));
         for gate in core.shards.iter().filter_map(|s| s.gate.clone()) {
             control.spawn(gate.run(std::future::pending()));
         }
@@ -150,6 +162,7 @@ impl Gateway {
             admin_address,
             phase,
             control: Some(control),
+            members,
             workers: threads,
             ended,
             _access_log: writer,
@@ -188,26 +201,77 @@ impl Gateway {
     /// Counts and shows why a configuration was not put in force. Nothing else changes.
     pub fn refuse_fairness(&self, error: &ConfigError) {
         let Some(fairness) = &self.core.fairness else { return };
-        fairness.refused(error.to_string().lines().map(str::to_owned).collect());
-        self.core.metrics.config_reloaded("refused");
+        fairness.refused(&error.to_string());
+        self.core.metrics.config_reloaded("fairness", "refused");
     }
 
-    /// Readiness goes down, no connection is accepted any more, running requests finish, watches end one by one, idle
-    /// and silent connections are closed. What is not done after `grace` is cut off. Then it returns.
+    /// Puts other settings in force while requests are served. Running requests keep what they have: with fewer seats
+    /// new ones wait until enough of them are free. Shards that are not there yet, or not in the settings, stay as they
+    /// are.
+    pub fn apply(&self, settings: &Settings) {
+        self.core.apply(settings);
+    }
+
+    /// Asks the clients of all connections there are to make new ones, because whom they show their certificate has
+    /// changed: HTTP/2 by GOAWAY, HTTP/1.1 with the next answer. What runs on them goes on.
+    pub fn renew_connections(&self) {
+        self.members.iter().for_each(|worker| worker.leave());
+    }
+
+    /// Says what is in force of `gateway.yaml`, for `/configz`: at the start with no changes, then with those that its
+    /// new content has brought. Those that need a restart are not in force.
+    pub fn show_config(&self, source: &Source, changes: Vec<Change>) {
+        let (needs_restart, changes): (Vec<_>, Vec<_>) = changes.into_iter().partition(|c| c.effect == Effect::Restart);
+        let mut status = self.core.config();
+        match &mut *status {
+            None => {
+                let file = FileStatus::new(Some(source));
+                *status = Some(GatewayStatus { file, changes, needs_restart });
+            }
+            Some(status) => {
+                status.file.applied(Some(source));
+                (status.changes, status.needs_restart) = (changes, needs_restart);
+                self.core.metrics.config_reloaded("gateway", "applied");
+            }
+        }
+    }
+
+    /// Counts and shows why a content of `gateway.yaml`, or of a file it names, was not put in force. Nothing else
+    /// changes.
+    pub fn refuse_config(&self, error: &str) {
+        if let Some(status) = &mut *self.core.config() {
+            status.file.refused(error);
+        }
+        self.core.metrics.config_reloaded("gateway", "refused");
+    }
+
+    /// Ends the gateway in good order; returns how many requests and tunnels were cut off in the end.
+    ///
+    /// 1. Readiness goes down; everything is served as before for `delay`, so that load balancers notice. After half of
+    ///    it the clients of open connections are asked to go elsewhere (GOAWAY, `Connection: close`).
+    /// 2. Then new requests get 503 with `Retry-After`, on old connections and on new ones. What runs finishes, who
+    ///    waits for seats gets them, watches end one by one, idle and silent connections are closed.
+    /// 3. When no connection is left, or `grace` is over, everything stops.
     ///
     /// # Cancel safety
     /// Dropping the future stops everything at once.
-    pub async fn shutdown(mut self, grace: Duration) {
+    pub async fn shutdown(mut self, delay: Duration, grace: Duration) -> usize {
+        self.core.leaving.store(true, Relaxed);
+        sleep(delay / 2).await;
+        self.phase.send_replace(Phase::Leave);
+        sleep(delay.saturating_sub(delay / 2)).await;
         self.core.draining.store(true, Relaxed);
-        self.phase.send_replace(Phase::Drain(grace));
-        if let Some(control) = &self.control {
-            let phase = self.phase.clone();
-            control.spawn(async move {
-                sleep(grace).await;
-                phase.send_replace(Phase::Stop);
-            });
-        }
+        self.phase.send_replace(Phase::Drain { grace, at_once: delay.is_zero() });
+        let empty = async {
+            let mut look = interval(LOOK);
+            while self.members.iter().any(|worker| worker.connections.load(Relaxed) > 0) {
+                look.tick().await;
+            }
+        };
+        let _ = timeout(grace, empty).await;
+        self.phase.send_replace(Phase::Stop);
         self.ended.recv().await;
+        self.core.cut.load(Relaxed)
     }
 }
 
@@ -243,17 +307,17 @@ pub(crate) fn build(options: &GatewayOptions, clock: WallClock, workers: usize) 
             // One more pool than workers: for the gateway's own requests.
             shard: Shard::new(shard, &options.limits, workers + 1)?,
             gate,
-            pricing: pricing(options.compat, shard.seats),
+            seats: AtomicU32::new(shard.seats),
+            reachability: Reachability::default(),
             observers,
             feed,
         })
     };
     let shards = options.shards.iter().map(entry).collect::<Result<Box<[_]>, StartError>>()?;
-    let drop_groups: Box<[String]> = options.drop_groups.as_slice().into();
     Ok(Core {
-        anonymous: Core::anonymous(options.anonymous, &drop_groups),
+        tls: ArcSwapOption::from(options.tls.as_deref().map(with_protocols)),
+        access: ArcSwap::from_pointee(Access::new(options.anonymous, &options.drop_groups)),
         own_identity: Core::own_identity(),
-        drop_groups,
         limits: options.limits,
         platform: options.shards.iter().position(|s| s.name == "root").unwrap_or(0),
         index,
@@ -266,18 +330,14 @@ pub(crate) fn build(options: &GatewayOptions, clock: WallClock, workers: usize) 
         watches: WatchTracker::new(WatchOptions { compat: options.compat, ..WatchOptions::default() }),
         metrics: Metrics::new(),
         access_log: None,
+        config: Mutex::new(None),
+        was_ready: AtomicBool::new(false),
+        leaving: AtomicBool::new(false),
         draining: AtomicBool::new(false),
+        cut: AtomicUsize::new(0),
         healthy: options.healthy.clone(),
         clock,
     })
-}
-
-/// Under upstream's rules with its ceiling too.
-fn pricing(compat: Compat, seats: u32) -> PricingOptions {
-    match compat {
-        Compat::Fairgate => PricingOptions::for_shard(seats),
-        Compat::Upstream => PricingOptions { compat, ..PricingOptions::default() },
-    }
 }
 
 fn listen(listener: std::net::TcpListener) -> std::io::Result<TcpListener> {
@@ -295,7 +355,7 @@ async fn accept(
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = phase.wait_for(|p| *p != Phase::Serve) => return,
+            _ = phase.wait_for(|p| *p == Phase::Stop) => return,
         };
         let (socket, address) = match accepted {
             Ok(accepted) => accepted,
@@ -327,19 +387,16 @@ async fn accept(
 }
 
 /// One worker's life.
-async fn work(
-    worker: Arc<Worker>,
-    tls: Option<TlsAcceptor>,
-    mut inbox: mpsc::Receiver<Socket>,
-    mut phase: watch::Receiver<Phase>,
-) {
+async fn work(worker: Arc<Worker>, mut inbox: mpsc::Receiver<Socket>, mut phase: watch::Receiver<Phase>) {
     let mut sweep = interval(SWEEP);
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut draining = false;
+    let mut pace = interval(drain::PACE);
+    pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut drains_since = None;
     loop {
         tokio::select! {
             Some((socket, address, place)) = inbox.recv() => {
-                let (worker, tls) = (worker.clone(), tls.clone());
+                let (worker, tls) = (worker.clone(), worker.core.tls.load_full().map(TlsAcceptor::from));
                 tokio::spawn(async move {
                     let (_open, _place) = (Open(worker.clone()), place);
                     if let Ok(tcp) = TcpStream::from_std(socket) {
@@ -348,24 +405,25 @@ async fn work(
                 });
             }
             _ = sweep.tick() => worker.sweep(),
-            _ = worker.emptied.notified(), if draining => {}
+            _ = pace.tick(), if drains_since.is_some() => {
+                worker.pace(drains_since.as_ref().map_or(Duration::ZERO, Instant::elapsed));
+            }
             changed = phase.changed() => {
                 let now = *phase.borrow_and_update();
                 match now {
-                    Phase::Drain(grace) if changed.is_ok() => {
-                        draining = true;
-                        worker.drain(grace);
+                    Phase::Drain { grace, at_once } if changed.is_ok() => {
+                        drains_since = Some(Instant::now());
+                        worker.drain(grace, at_once);
                     }
+                    Phase::Leave if changed.is_ok() => worker.leave(),
                     Phase::Serve if changed.is_ok() => {}
                     _ => {
                         worker.is_stopped.store(true, Relaxed);
+                        worker.core.cut.fetch_add(worker.running(), Relaxed);
                         return;
                     }
                 }
             }
-        }
-        if draining && inbox.is_empty() && worker.connections.load(Relaxed) == 0 {
-            return;
         }
     }
 }
@@ -375,8 +433,6 @@ struct Open(Arc<Worker>);
 
 impl Drop for Open {
     fn drop(&mut self) {
-        if self.0.connections.fetch_sub(1, Relaxed) == 1 {
-            self.0.emptied.notify_one();
-        }
+        self.0.connections.fetch_sub(1, Relaxed);
     }
 }

@@ -12,6 +12,8 @@ use apiserver_api::{
 use http::{HeaderMap, HeaderName, HeaderValue, header::AUTHORIZATION};
 use percent_encoding::percent_decode_str;
 
+use crate::core::Access;
+
 const IMPERSONATE: &str = "impersonate-";
 
 /// A user and the headers that say so to a shard, written once.
@@ -21,10 +23,36 @@ pub(crate) struct Identity {
     headers: Box<[(HeaderName, HeaderValue)]>,
 }
 
+/// Who the client certificate of a connection says it is.
+#[derive(Debug)]
+pub(crate) struct Certificate {
+    identity: Arc<Identity>,
+    /// The rules its headers were written by.
+    access: Arc<Access>,
+}
+
+impl Certificate {
+    /// `None` without a usable common name.
+    pub(crate) fn read(der: &[u8], access: Arc<Access>) -> Option<Self> {
+        Some(Self { identity: Arc::new(Identity::of_certificate(der, &access.drop_groups)?), access })
+    }
+
+    /// The identity under the rules of now. Written anew for each request if they have changed since the connection was
+    /// made; that connection has been asked to end.
+    fn identity(&self, access: &Arc<Access>) -> Option<Arc<Identity>> {
+        match Arc::ptr_eq(&self.access, access) || self.access.drop_groups == access.drop_groups {
+            true => Some(self.identity.clone()),
+            false => Identity::new(self.identity.user.clone(), &access.drop_groups).map(Arc::new),
+        }
+    }
+}
+
 /// Who asks, and whether the gateway vouches for it. If not, the shard sees the client's own bearer token and decides.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) identity: Arc<Identity>,
+    /// Who says so, if that is somebody else.
+    pub(crate) impersonator: Option<Arc<Identity>>,
     pub(crate) vouched: bool,
 }
 
@@ -57,24 +85,28 @@ impl Identity {
     }
 }
 
-/// Decides who asks. `certificate` is the connection's user, `anonymous` the shared user of those without.
+/// Decides who asks. `certificate` is the connection's user, if it has one.
 ///
 /// # Errors
 /// 401 without a credential where one is required; 403 for impersonation by anyone but `system:masters`.
 pub(crate) fn identify(
-    certificate: Option<&Arc<Identity>>,
-    anonymous: Option<&Arc<Identity>>,
+    certificate: Option<&Certificate>,
+    access: &Arc<Access>,
     headers: &HeaderMap,
-    drop: &[String],
 ) -> Result<Caller, Status> {
-    let identity = certificate.or(anonymous).ok_or_else(|| Status::new(Reason::Unauthorized, "Unauthorized"))?;
+    let drop = &access.drop_groups;
+    let known = match certificate {
+        Some(certificate) => certificate.identity(access),
+        None => access.anonymous.clone(),
+    };
+    let identity = known.ok_or_else(|| Status::new(Reason::Unauthorized, "Unauthorized"))?;
     if headers.keys().any(|name| is_impersonation_header(name.as_str())) {
-        let identity = Identity::new(impersonate(&identity.user, headers)?, drop)
+        let other = Identity::new(impersonate(&identity.user, headers)?, drop)
             .ok_or_else(|| Status::new(Reason::BadRequest, "the impersonated identity cannot be written as headers"))?;
-        return Ok(Caller { identity: Arc::new(identity), vouched: true });
+        return Ok(Caller { identity: Arc::new(other), impersonator: Some(identity), vouched: true });
     }
     let vouched = certificate.is_some() || !headers.contains_key(AUTHORIZATION);
-    Ok(Caller { identity: identity.clone(), vouched })
+    Ok(Caller { identity, impersonator: None, vouched })
 }
 
 fn impersonate(caller: &UserInfo, headers: &HeaderMap) -> Result<UserInfo, Status> {

@@ -151,6 +151,11 @@ impl Index {
         self.is_static() || self.shards.get(shard).is_some_and(Shard::is_synced)
     }
 
+    /// How many shards have not told all they hold.
+    pub(crate) fn unheard(&self) -> usize {
+        self.shards.iter().filter(|shard| !shard.is_synced()).count()
+    }
+
     /// Changes from now on.
     pub(crate) fn moves(&self) -> watch::Receiver<u64> {
         self.moves.subscribe()

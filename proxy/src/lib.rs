@@ -23,6 +23,7 @@ mod clock;
 mod connection;
 mod core;
 mod door;
+mod drain;
 mod dump;
 mod exposition;
 mod flows;
@@ -41,6 +42,7 @@ mod options;
 #[cfg(test)]
 mod parity;
 mod phases;
+mod probes;
 mod rates;
 mod recent;
 mod refusal;
@@ -51,6 +53,7 @@ mod rules;
 mod series;
 mod serve;
 mod stamp;
+mod status;
 mod trace;
 mod trail;
 mod tunnel;
@@ -61,5 +64,8 @@ mod worker;
 pub use self::{
     body::{Body, BoxError},
     gateway::Gateway,
-    options::{Directory, GatewayOptions, Limits, LocalService, RemoteOptions, ShardOptions, StartError, Upstream},
+    options::{
+        Directory, GatewayOptions, Limits, LocalService, RemoteOptions, Settings, ShardOptions, ShardSettings,
+        StartError, Upstream,
+    },
 };

@@ -38,10 +38,10 @@ impl Metrics {
         });
     }
 
-    /// Counts a new content of the fairness file, `applied` or `refused`.
-    pub(crate) fn config_reloaded(&self, outcome: &'static str) {
+    /// Counts a new content of a configuration file, `gateway` or `fairness`: `applied` or `refused`.
+    pub(crate) fn config_reloaded(&self, file: &'static str, outcome: &'static str) {
         with_local_recorder(&self.recorder, || {
-            counter!("fairgate_config_reloads_total", "outcome" => outcome).increment(1);
+            counter!("fairgate_config_reloads_total", "file" => file, "outcome" => outcome).increment(1);
         });
     }
 

@@ -86,6 +86,28 @@ pub struct GatewayOptions {
     pub access_log: Option<config::AccessLog>,
 }
 
+/// What can be changed while the gateway runs; see [`Gateway::apply`](crate::Gateway::apply). As in [`GatewayOptions`].
+#[derive(Clone)]
+pub struct Settings {
+    /// TLS for new connections of clients; `None`: plain text.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// Whether requests without a credential are served.
+    pub anonymous: bool,
+    /// Groups that are never passed on to a shard.
+    pub drop_groups: Vec<String>,
+    /// By name.
+    pub shards: Vec<ShardSettings>,
+}
+
+/// What can be changed of a shard.
+#[derive(Clone)]
+pub struct ShardSettings {
+    /// Its name.
+    pub name: String,
+    /// Requests it should work on at once.
+    pub seats: u32,
+}
+
 /// Why a gateway did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -207,7 +207,8 @@ impl Replay {
         let look = |core: &mut Core| {
             // Whom the tests speak through; every request says on whose behalf.
             let front = UserInfo::new("front", &["system:masters", "system:authenticated"]);
-            core.anonymous = Some(Arc::new(Identity::new(front, &[]).unwrap()));
+            let anonymous = Some(Arc::new(Identity::new(front, &[]).unwrap()));
+            core.access.store(Arc::new(crate::core::Access { anonymous, drop_groups: Box::default() }));
             let gate = core.shards[0].gate.clone().unwrap();
             taken = Some((gate, core.clock.clone(), watches(&core.watches, vectors)));
         };

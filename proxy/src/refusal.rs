@@ -86,6 +86,12 @@ pub(crate) fn temporary(code: StatusCode, message: impl Into<String>, retry_afte
     }
 }
 
+/// What new requests are told while the gateway drains.
+pub(crate) fn draining() -> Status {
+    let message = "this gateway is shutting down and serves no new requests; please try again";
+    temporary(StatusCode::SERVICE_UNAVAILABLE, message, 1)
+}
+
 /// Fairness says no: a Status if the client reads JSON, else, and always under its rules, upstream's plain text.
 pub(crate) fn rejected(rejection: &Rejection, headers: &HeaderMap, compat: Compat) -> Response<Body> {
     let mut status = temporary(StatusCode::TOO_MANY_REQUESTS, TOO_MANY, rejection.retry_after);

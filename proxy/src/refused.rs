@@ -50,6 +50,8 @@ reasons! {
     Request = "request",
     /// The shard does not accept connections.
     CircuitOpen = "circuit-open",
+    /// The gateway is shutting down.
+    Draining = "draining",
     /// Too many connections that have switched protocols.
     Tunnels = "tunnels",
     /// Too many streams reset by the client.
@@ -68,7 +70,7 @@ impl Why {
 
     /// Whether it is an ordinary mistake of a single request, which the access log tells too.
     fn is_ordinary(self) -> bool {
-        matches!(self, Self::Identity | Self::Workspace | Self::Request | Self::CircuitOpen)
+        matches!(self, Self::Identity | Self::Workspace | Self::Request | Self::CircuitOpen | Self::Draining)
     }
 }
 

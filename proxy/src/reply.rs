@@ -1,11 +1,13 @@
 //! The body of an answer on its way to a client, and everything that ends with it.
 
 use std::{
+    hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
     pin::Pin,
     sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll, Waker},
 };
 
+use apiserver_api::ClusterName;
 use bytes::Bytes;
 use fairness::{Clock, WatchGuard};
 use http_body::{Frame, SizeHint};
@@ -39,7 +41,7 @@ enum Silence {
     /// It is cut off after the limit of a request: its seats are not the shard's to keep. With the shard's number.
     Limited(usize),
     /// A watch: it ends, as if the shard had ended it, when the gateway drains.
-    Watch { _guard: Option<WatchGuard> },
+    Watch { _guard: Option<WatchGuard>, workspace: u64 },
 }
 
 impl Reply {
@@ -59,8 +61,9 @@ impl Reply {
     }
 
     /// A watch's answer: without seats, and counted as a watch until it ends.
-    pub(crate) fn watch(body: Body, guard: Option<WatchGuard>) -> Self {
-        Self::silent(body, None, Silence::Watch { _guard: guard })
+    pub(crate) fn watch(body: Body, guard: Option<WatchGuard>, workspace: Option<&ClusterName>) -> Self {
+        let workspace = BuildHasherDefault::<DefaultHasher>::default().hash_one(workspace);
+        Self::silent(body, None, Silence::Watch { _guard: guard, workspace })
     }
 
     /// The shard says nothing: the answer may have to end now.
@@ -72,7 +75,7 @@ impl Reply {
             Silence::Limited(_) => {
                 self.end.get_or_insert_with(|| worker.wake_after(worker.core.limits.request_timeout, waker()))
             }
-            Silence::Watch { .. } => self.end.get_or_insert_with(|| worker.wake_to_end(waker())),
+            Silence::Watch { workspace, .. } => self.end.get_or_insert_with(|| worker.wake_to_end(waker(), workspace)),
         };
         if !end.is_over(cx.waker()) {
             return Poll::Pending;

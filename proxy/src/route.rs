@@ -204,7 +204,12 @@ fn unknown(
         true => Err(forbidden(user, method, uri.path())),
         false => Err(temporary(
             StatusCode::SERVICE_UNAVAILABLE,
-            "not all shards have told which workspaces they hold; please try again",
+            format!(
+                "not all shards have told which workspaces they hold: {} of {} are missing, and this one may be on \
+                 one of them; please try again",
+                core.index.unheard(),
+                core.shards.len()
+            ),
             1,
         )),
     }

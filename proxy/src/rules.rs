@@ -4,22 +4,20 @@
 //! * A request is classified, priced, limited and told its UIDs by one and the same snapshot, which it holds.
 //! * The snapshot is swapped before the gates follow: they read by name what another profile has classified.
 
-use std::{
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
-use config::{Compat, FairnessConfig, Source, Weight, WorkspaceClass};
-use fairness::{GatePolicy, Profile, scheduler};
-use serde::Serialize;
-use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+use config::{Compat, FairnessConfig, Weight, WorkspaceClass};
+use fairness::{GatePolicy, PricingOptions, Profile, scheduler};
 
-use crate::{ShardOptions, flows::FlowMetrics, index::Index, rates::Rates, uids::UidHeaders};
+use crate::{ShardOptions, flows::FlowMetrics, index::Index, rates::Rates, status::FileStatus, uids::UidHeaders};
 
 /// One snapshot.
 pub(crate) struct Rules {
     pub(crate) profile: Arc<Profile>,
+    /// By shard.
+    seats: Box<[u32]>,
+    pricing: Box<[PricingOptions]>,
     /// Ceiling of the width of one request, by shard and level (apf.md 6.2).
     seats_max: Box<[Box<[u32]>]>,
     classes: Arc<[WorkspaceClass]>,
@@ -46,24 +44,36 @@ fn warn_of_reserves(classes: &[WorkspaceClass], seats: &[u32]) {
     }
 }
 
+/// See [`Rules::seats_max`].
+fn seats_max(seats: &[u32], profile: &Profile, compat: Compat) -> Box<[Box<[u32]>]> {
+    let ceilings = |seats: &u32| {
+        let limits = fairness::levels::limits(*seats, profile.levels(), compat);
+        limits.iter().map(|l| l.max_seats).collect()
+    };
+    seats.iter().map(ceilings).collect()
+}
+
+/// Under upstream's rules with its ceiling too.
+fn pricing(compat: Compat, seats: u32) -> PricingOptions {
+    match compat {
+        Compat::Fairgate => PricingOptions::for_shard(seats),
+        Compat::Upstream => PricingOptions { compat, ..PricingOptions::default() },
+    }
+}
+
 impl Rules {
     /// Compiles a configuration. What `old` has used up of a rate that stays, and counted of a FlowSchema that stays, goes on.
     fn new(
         config: &FairnessConfig,
         compat: Compat,
-        seats: impl Iterator<Item = u32>,
+        seats: Box<[u32]>,
         index: &Arc<Index>,
         old: Option<&Rules>,
     ) -> Self {
         // Workspaces inherit the operator's objects; no two of them see the same UIDs.
         let profile = Profile::compile(&config.flow_schemas, &config.priority_levels).inherited();
         profile.problems().iter().for_each(|problem| tracing::warn!("fairness: {problem}"));
-        let ceilings = |seats| {
-            let limits = fairness::levels::limits(seats, profile.levels(), compat);
-            limits.iter().map(|l| l.max_seats).collect()
-        };
         let classes: Arc<[_]> = config.classes.as_slice().into();
-        let seats: Vec<u32> = seats.collect();
         warn_of_reserves(&classes, &seats);
         let level = |at: u16| profile.levels().get(usize::from(at)).map_or("", |level| &level.name);
         let flow = |level: &str, flow_schema: &str| {
@@ -73,13 +83,35 @@ impl Rules {
         };
         let flows = profile.flow_schemas().iter().map(|s| flow(level(s.level), &s.name)).collect();
         Self {
-            seats_max: seats.iter().copied().map(ceilings).collect(),
+            pricing: seats.iter().map(|seats| pricing(compat, *seats)).collect(),
+            seats_max: seats_max(&seats, &profile, compat),
+            seats,
             profile: Arc::new(profile),
             rates: Rates::new(classes.clone(), index, old.and_then(|old| old.rates.as_deref())).map(Arc::new),
             classes,
             uids: UidHeaders::default(),
             flows,
         }
+    }
+
+    /// The same for other seats.
+    fn with_seats(&self, seats: Box<[u32]>, compat: Compat) -> Self {
+        warn_of_reserves(&self.classes, &seats);
+        Self {
+            pricing: seats.iter().map(|seats| pricing(compat, *seats)).collect(),
+            seats_max: seats_max(&seats, &self.profile, compat),
+            seats,
+            profile: self.profile.clone(),
+            classes: self.classes.clone(),
+            rates: self.rates.clone(),
+            uids: UidHeaders::default(),
+            flows: self.flows.clone(),
+        }
+    }
+
+    /// How requests to this shard are priced.
+    pub(crate) fn pricing(&self, shard: usize) -> Option<&PricingOptions> {
+        self.pricing.get(shard)
     }
 
     /// What is observed of a FlowSchema's requests.
@@ -101,39 +133,15 @@ impl Rules {
 pub(crate) struct Fairness {
     rules: Arc<ArcSwap<Rules>>,
     pub(crate) compat: Compat,
-    seats: Box<[u32]>,
     /// Held while a configuration is put in force: one at a time.
-    status: Mutex<Status>,
-}
-
-/// The document of `/configz`.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Status {
-    /// `null`: the defaults.
-    file: Option<String>,
-    sha256: Option<String>,
-    /// Configurations put in force so far.
-    pub(crate) generation: u64,
-    in_force_since: String,
-    /// Why the latest content of the file is not in force; `null` when it is.
-    last_error: Option<Refused>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct Refused {
-    at: String,
-    /// One for each fault.
-    faults: Vec<String>,
+    status: Mutex<FileStatus>,
 }
 
 impl Fairness {
     pub(crate) fn new(config: &FairnessConfig, compat: Compat, shards: &[ShardOptions], index: &Arc<Index>) -> Self {
-        let seats: Box<[u32]> = shards.iter().map(|s| s.seats).collect();
-        let rules = Rules::new(config, compat, seats.iter().copied(), index, None);
-        let (file, sha256) = names(config.source.as_ref());
-        let status = Status { file, sha256, generation: 1, in_force_since: now(), last_error: None };
-        Self { rules: Arc::new(ArcSwap::from_pointee(rules)), compat, seats, status: Mutex::new(status) }
+        let rules = Rules::new(config, compat, shards.iter().map(|s| s.seats).collect(), index, None);
+        let status = Mutex::new(FileStatus::new(config.source.as_ref()));
+        Self { rules: Arc::new(ArcSwap::from_pointee(rules)), compat, status }
     }
 
     /// The snapshot in force.
@@ -141,26 +149,34 @@ impl Fairness {
         self.rules.load_full()
     }
 
-    pub(crate) fn status(&self) -> Status {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn status(&self) -> FileStatus {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, FileStatus> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts another configuration in force, then lets `follow` bring the gates after it. The flag says whether the
     /// classes are others.
     pub(crate) fn replace(&self, config: &FairnessConfig, index: &Arc<Index>, follow: impl FnOnce(&Rules, bool)) {
-        let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut status = self.lock();
         let old = self.rules();
-        let rules = Arc::new(Rules::new(config, self.compat, self.seats.iter().copied(), index, Some(&old)));
+        let rules = Arc::new(Rules::new(config, self.compat, old.seats.clone(), index, Some(&old)));
         self.rules.store(rules.clone());
         follow(&rules, rules.classes != old.classes);
-        (status.file, status.sha256) = names(config.source.as_ref());
-        (status.generation, status.in_force_since, status.last_error) = (status.generation + 1, now(), None);
+        status.applied(config.source.as_ref());
+    }
+
+    /// Prices by other numbers of seats, one for each shard.
+    pub(crate) fn set_seats(&self, seats: Box<[u32]>) {
+        let _one_at_a_time = self.lock();
+        self.rules.store(Arc::new(self.rules().with_seats(seats, self.compat)));
     }
 
     /// Notes why a configuration was refused.
-    pub(crate) fn refused(&self, faults: Vec<String>) {
-        let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
-        status.last_error = Some(Refused { at: now(), faults });
+    pub(crate) fn refused(&self, error: &str) {
+        self.lock().refused(error);
     }
 
     /// The gates' policy: the first class that matches a workspace's path and labels counts.
@@ -177,15 +193,6 @@ impl Fairness {
         };
         GatePolicy { classes: Arc::new(lookup), compat: self.compat, ..GatePolicy::default() }
     }
-}
-
-fn names(source: Option<&Source>) -> (Option<String>, Option<String>) {
-    source.map(|s| (Path::display(&s.file).to_string(), s.sha256.clone())).unzip()
-}
-
-/// RFC 3339, in UTC.
-fn now() -> String {
-    OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default()
 }
 
 fn given(class: &WorkspaceClass) -> scheduler::WorkspaceClass {

@@ -79,6 +79,7 @@ pub(crate) const SERIES: &[Series] = &[
         &["shard", "reason"],
         "Requests that a shard did not answer, or not to the end.",
     ),
+    series("fairgate_ready", "gauge", NONE, "1 when /readyz says yes."),
     series("fairgate_index_ready", "gauge", NONE, "1 when at least one shard has told its workspaces."),
     series("fairgate_index_clusters", "gauge", NONE, "Logical clusters known."),
     series("fairgate_index_synced", "gauge", SHARD, "1 when the shard has told all its workspaces."),
@@ -86,9 +87,10 @@ pub(crate) const SERIES: &[Series] = &[
     series(
         "fairgate_config_reloads_total",
         "counter",
-        &["outcome"],
-        "New contents of the fairness file, applied or refused.",
+        &["file", "outcome"],
+        "New contents of gateway.yaml with its certificates, or of the fairness file, applied or refused.",
     ),
+    series("fairgate_shard_reachable", "gauge", SHARD, "1 unless the shard does not tell its workspaces."),
     series("fairgate_shard_seats", "gauge", SHARD, "Seats of the shard."),
     series("fairgate_shard_seats_in_use", "gauge", SHARD, "Seats in use."),
     series(

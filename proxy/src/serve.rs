@@ -28,14 +28,15 @@ use hyper::body::Incoming;
 use crate::{
     Body,
     access_log::Draft,
-    admission::{self, Kind, Plan, Ticket},
+    admission::{self, Kind, Plan, Refused, Ticket},
     body::Unread,
     connection::Peer,
     core::Core,
     door, forward, hop,
     identity::{self, Caller},
     inflight::Held,
-    refusal::{answer, answer_and_close, rejected, temporary, text},
+    probes,
+    refusal::{answer, answer_and_close, draining, rejected, temporary},
     refused::Why,
     reply::{Flight, Reply},
     route::{self, Route},
@@ -88,7 +89,7 @@ pub(crate) async fn serve(
     if version == Version::HTTP_2 && worker.wants_another_connection() {
         peer.link.age();
     }
-    if version == Version::HTTP_11 && (worker.core.draining.load(Relaxed) || peer.link.is_aged()) {
+    if version != Version::HTTP_2 && peer.link.is_aged() {
         response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
     }
     response.body_mut().fly(flight);
@@ -116,23 +117,27 @@ async fn steps(
         let close = parts.version != Version::HTTP_2;
         return if close { answer_and_close(&status) } else { answer(&status) }.map(Reply::plain);
     }
-    if let Some(response) = health(worker, &parts.method, parts.uri.path()) {
+    // Open to everybody and outside every level (FA-11).
+    let query = parts.uri.query().unwrap_or_default();
+    if let Some(response) = probes::probe(core, &parts.method, parts.uri.path(), query, true) {
         return response.map(Reply::plain);
     }
-    let caller =
-        match identity::identify(peer.identity.as_ref(), core.anonymous.as_ref(), &parts.headers, &core.drop_groups) {
-            Ok(caller) => caller,
-            Err(status) => {
-                // Who has no credential gets one answer for each HTTP/2 connection, so that streams in plenty are of no
-                // use to it (SE-05, as kube-apiserver's UnauthenticatedHTTP2DOSMitigation).
-                if peer.is_h2 && status.code == 401 {
-                    peer.link.age();
-                }
-                return refuse(core, trail, peer, &status, Why::Identity);
+    if core.draining.load(Relaxed) {
+        return refuse(core, trail, peer, &draining(), Why::Draining);
+    }
+    let caller = match identity::identify(peer.certificate.as_ref(), &core.access.load(), &parts.headers) {
+        Ok(caller) => caller,
+        Err(status) => {
+            // Who has no credential gets one answer for each HTTP/2 connection, so that streams in plenty are of no use
+            // to it (SE-05, as kube-apiserver's UnauthenticatedHTTP2DOSMitigation).
+            if peer.is_h2 && status.code == 401 {
+                peer.link.age();
             }
-        };
+            return refuse(core, trail, peer, &status, Why::Identity);
+        }
+    };
     if let Some(draft) = &mut trail.draft {
-        draft.identify(core, peer, &caller.identity);
+        draft.identify(&caller);
     }
     let user = &caller.identity.user;
     let route = match route::resolve(core, &parts.uri, parts.method.as_str(), user).await {
@@ -182,10 +187,11 @@ async fn admitted(
     }
     let permit = match admission::admit(worker, route, &caller.identity, plan, &parts, trail).await {
         Ok(permit) => permit,
-        Err(rejection) => {
+        Err(Refused::Unfair(rejection)) => {
             trail.outcome = Outcome::Rejected(rejection.reason);
             return rejected(&rejection, &parts.headers, core.compat()).map(Reply::plain);
         }
+        Err(Refused::Draining) => return refuse(core, trail, peer, &draining(), Why::Draining),
     };
     let protocol = match plan.kind {
         Kind::Plain => None,
@@ -225,7 +231,7 @@ async fn admitted(
         Ok((response, None)) => response.map(|body| match plan.kind {
             Kind::Plain => Reply::new(body, permit, route.shard),
             // It has been initialised, as far as a gateway can see, when its head arrives: the seats go back.
-            Kind::Watch => Reply::watch(body, plan.watch.take()),
+            Kind::Watch => Reply::watch(body, plan.watch.take(), route.workspace.as_ref()),
             Kind::LongRunning => Reply::plain(body),
         }),
         // The client's own fault: its body is not what was promised.
@@ -268,20 +274,4 @@ async fn release_when_late<T>(
 fn upgrade(parts: &Parts) -> Option<HeaderValue> {
     let asks = parts.version == Version::HTTP_11 && hop::is_named(&parts.headers, b"upgrade");
     parts.headers.get(UPGRADE).filter(|v| asks && !v.as_bytes().eq_ignore_ascii_case(b"h2c")).cloned()
-}
-
-/// The gateway's own probes: open to everybody and outside every level (FA-11).
-fn health(worker: &Worker, method: &Method, path: &str) -> Option<Response<Body>> {
-    let first = path.strip_prefix('/')?.split('/').next()?;
-    if !matches!(first, "livez" | "readyz" | "healthz") {
-        return None;
-    }
-    if !matches!(*method, Method::GET | Method::HEAD) {
-        return Some(answer(&Status::new(Reason::MethodNotAllowed, "probes answer GET and HEAD")));
-    }
-    Some(match first {
-        _ if !worker.core.is_healthy() => text(StatusCode::INTERNAL_SERVER_ERROR, "not healthy: see the log\n"),
-        "readyz" if !worker.core.is_ready() => text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
-        _ => text(StatusCode::OK, "ok"),
-    })
 }

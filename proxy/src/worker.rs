@@ -1,7 +1,8 @@
 //! One worker: a thread with a single-threaded runtime that owns its client connections and its pools.
 //!
 //! There is no timer per request. Once a second the worker advances its tick, looks at its connections and fires the
-//! deadlines that have passed; every time limit at the door is that coarse.
+//! deadlines that have passed; every time limit at the door is that coarse. Only the ends of watches during a drain are
+//! finer.
 
 use std::{
     collections::VecDeque,
@@ -17,9 +18,12 @@ use std::{
 use fairness::Gate;
 use futures_util::task::AtomicWaker;
 use slab::Slab;
-use tokio::sync::Notify;
 
-use crate::{core::Core, inflight::InFlight, phases::Phases, refused::Why};
+use crate::{core::Core, drain, inflight::InFlight, phases::Phases, refused::Why};
+
+/// Ticks of silence after which a connection without a request is closed during a drain: longer than a request is on
+/// its way.
+const DRAIN_SILENCE: u32 = 1;
 
 /// What a worker's tasks share.
 pub(crate) struct Worker {
@@ -29,8 +33,6 @@ pub(crate) struct Worker {
     pub(crate) in_flight: AtomicUsize,
     /// Open client connections.
     pub(crate) connections: AtomicUsize,
-    /// Told when the last connection has ended.
-    pub(crate) emptied: Notify,
     /// Requests that wait or run.
     pub(crate) requests: InFlight,
     pub(crate) phases: Phases,
@@ -45,6 +47,8 @@ pub(crate) struct Worker {
     /// Connections that have not said a word yet, the oldest first, among others that have.
     newcomers: Mutex<VecDeque<Weak<Link>>>,
     deadlines: Mutex<Slab<Deadline>>,
+    /// What ends while the worker drains, counted from its beginning: in order, by keys of `deadlines`.
+    endings: Mutex<VecDeque<(Duration, usize)>>,
 }
 
 /// What the sweep knows of one client connection.
@@ -75,7 +79,8 @@ impl Link {
         Self { address: Some(address), ..Self::default() }
     }
 
-    /// The client is to open another connection for its next requests; those that run are not touched (PX-10).
+    /// The client is to open another connection for its next requests: HTTP/2 hears it at once (GOAWAY), HTTP/1.1 with
+    /// the next answer, since only an answer can say so. What runs, and what is on its way, is not touched (PX-10).
     pub(crate) fn age(&self) {
         if !self.aged.swap(true, Relaxed) {
             self.waker.wake();
@@ -86,7 +91,8 @@ impl Link {
         self.aged.load(Relaxed)
     }
 
-    /// Registers the task that owns the connection; it is woken by [`kill`](Self::kill) and [`drain`](Self::drain).
+    /// Registers the task that owns the connection; it is woken by [`kill`](Self::kill), [`drain`](Self::drain) and
+    /// [`age`](Self::age).
     pub(crate) fn register(&self, waker: &Waker) {
         self.waker.register(waker);
     }
@@ -97,7 +103,7 @@ impl Link {
         self.waker.wake();
     }
 
-    /// Ends the connection after the requests that run on it.
+    /// Ends the connection after the requests that run on it; an idle one at once.
     pub(crate) fn drain(&self) {
         self.drain.store(true, Relaxed);
         self.waker.wake();
@@ -119,10 +125,22 @@ struct Deadline {
 
 enum Action {
     Wake(Waker),
-    /// Wakes a watch, when the worker drains.
-    End(Waker),
+    /// Wakes a watch of the workspace with this hash when it should end, while the worker drains.
+    End(Waker, u64),
+    /// Wakes a request that waits for seats when it should give up, late in a drain.
+    GiveUp(Waker),
     Kill(Arc<Link>),
     Fired,
+}
+
+impl Action {
+    fn fire(self) {
+        match self {
+            Self::Wake(waker) | Self::End(waker, _) | Self::GiveUp(waker) => waker.wake(),
+            Self::Kill(link) => link.kill(),
+            Self::Fired => {}
+        }
+    }
 }
 
 /// A time limit on something; lifted when dropped.
@@ -135,7 +153,7 @@ impl Timer {
     /// Whether the time is over. If not, `waker` is woken when it is.
     pub(crate) fn is_over(&self, waker: &Waker) -> bool {
         match lock(&self.worker.deadlines).get_mut(self.key).map(|d| &mut d.action) {
-            Some(Action::Wake(old) | Action::End(old)) => {
+            Some(Action::Wake(old) | Action::End(old, _) | Action::GiveUp(old)) => {
                 old.clone_from(waker);
                 false
             }
@@ -163,7 +181,6 @@ impl Worker {
             core,
             in_flight: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
-            emptied: Notify::new(),
             requests: InFlight::default(),
             phases: Phases::new(),
             is_stopped: AtomicBool::new(false),
@@ -172,6 +189,7 @@ impl Worker {
             links: Mutex::default(),
             newcomers: Mutex::default(),
             deadlines: Mutex::default(),
+            endings: Mutex::default(),
         }
     }
 
@@ -195,10 +213,19 @@ impl Worker {
         self.deadline(self.tick().saturating_add(ticks(after)), Action::Kill(link))
     }
 
-    /// Wakes `waker`, a watch's, when it should end because the worker drains.
-    pub(crate) fn wake_to_end(self: &Arc<Self>, waker: Waker) -> Timer {
-        let tick = if self.core.draining.load(Relaxed) { self.tick() } else { u32::MAX };
-        self.deadline(tick, Action::End(waker))
+    /// Wakes `waker`, of a watch of the workspace with this hash, when it should end because the worker drains.
+    pub(crate) fn wake_to_end(self: &Arc<Self>, waker: Waker, workspace: u64) -> Timer {
+        self.deadline(self.end_tick(), Action::End(waker, workspace))
+    }
+
+    /// Wakes `waker`, of a request that waits for seats, when the worker drains and there is little time left.
+    pub(crate) fn wake_to_give_up(self: &Arc<Self>, waker: Waker) -> Timer {
+        self.deadline(self.end_tick(), Action::GiveUp(waker))
+    }
+
+    /// What comes after the drain has begun is in no plan: it ends with the next sweep.
+    fn end_tick(&self) -> u32 {
+        if self.core.draining.load(Relaxed) { self.tick() } else { u32::MAX }
     }
 
     fn deadline(self: &Arc<Self>, tick: u32, action: Action) -> Timer {
@@ -206,21 +233,9 @@ impl Worker {
         Timer { worker: self.clone(), key }
     }
 
-    /// Spreads the ends of all watches over the first two thirds of `grace`, so that not all clients come back at
-    /// once (PX-09).
-    fn end_watches(&self, grace: Duration) {
-        let now = self.tick();
-        let span = (u32::try_from(grace.as_secs()).unwrap_or(u32::MAX) / 3).saturating_mul(2).max(1);
-        let mut deadlines = lock(&self.deadlines);
-        let watches = deadlines.iter_mut().filter(|(_, d)| matches!(d.action, Action::End(_)));
-        for (n, (_, watch)) in (0u32..).zip(watches) {
-            watch.tick = now.saturating_add(1 + n % span);
-        }
-    }
-
     /// Makes a connection known to the sweep; the key is for [`forget`](Self::forget).
     ///
-    /// One that was on its way while the drain began comes too late for [`drain`](Self::drain): it is ended here.
+    /// One that comes while the worker drains gets one answer, and that says no.
     pub(crate) fn register(&self, link: Arc<Link>) -> usize {
         link.seen.store(self.tick(), Relaxed);
         if let Some(age) = self.core.limits.connection_age {
@@ -235,7 +250,7 @@ impl Worker {
         }
         let key = lock(&self.links).insert(link.clone());
         if self.core.draining.load(Relaxed) {
-            link.kill();
+            link.age();
         }
         key
     }
@@ -285,15 +300,70 @@ impl Worker {
         self.next_id.fetch_add(1, Relaxed)
     }
 
-    /// Tells every connection to end after the requests that run on it, and watches to end one by one within most of
-    /// `grace`.
-    pub(crate) fn drain(&self, grace: Duration) {
-        self.end_watches(grace);
-        let links: Vec<_> = lock(&self.links).iter().map(|(_, link)| link.clone()).collect();
-        for link in links {
-            // A connection that has not said a word yet cannot say goodbye either.
-            if link.established.load(Relaxed) { link.drain() } else { link.kill() }
+    /// Asks the clients of all connections there are to go elsewhere.
+    pub(crate) fn leave(&self) {
+        self.links().iter().for_each(|link| link.age());
+    }
+
+    /// Tells every connection to end after the requests that run on it, and plans the ends of watches, one by one
+    /// within most of `grace`. An idle connection on which a request may be on its way is left to the sweep, which
+    /// closes it after a moment of silence; with `at_once` it is closed now.
+    pub(crate) fn drain(&self, grace: Duration, at_once: bool) {
+        self.plan_endings(grace);
+        for link in self.links() {
+            link.age();
+            let is_silent = link.head_since.load(Relaxed) == 0;
+            match link.established.load(Relaxed) {
+                true if link.requests.load(Relaxed) > 0 || (at_once && is_silent) => link.drain(),
+                // A connection that has not said a word yet cannot say goodbye either.
+                false if at_once => link.kill(),
+                _ => {}
+            }
         }
+    }
+
+    /// Requests and tunnels on all connections.
+    pub(crate) fn running(&self) -> usize {
+        self.links().iter().map(|link| link.requests.load(Relaxed) as usize).sum()
+    }
+
+    fn links(&self) -> Vec<Arc<Link>> {
+        lock(&self.links).iter().map(|(_, link)| link.clone()).collect()
+    }
+
+    fn plan_endings(&self, grace: Duration) {
+        let (mut watches, mut waiting) = (Vec::new(), Vec::new());
+        for (key, deadline) in lock(&self.deadlines).iter() {
+            match deadline.action {
+                Action::End(_, workspace) => watches.push((key, workspace)),
+                Action::GiveUp(_) => waiting.push((drain::last_call(grace), key)),
+                _ => {}
+            }
+        }
+        let mut plan = drain::endings(&watches, grace);
+        plan.append(&mut waiting);
+        plan.sort_unstable();
+        *lock(&self.endings) = plan.into();
+    }
+
+    /// Fires what was planned to end until `elapsed` after the beginning of the drain. Called every [`drain::PACE`].
+    pub(crate) fn pace(&self, elapsed: Duration) {
+        while let Some(key) = self.next_ending(elapsed) {
+            let action = match lock(&self.deadlines).get_mut(key).map(|d| &mut d.action) {
+                Some(action @ (Action::End(..) | Action::GiveUp(_))) => std::mem::replace(action, Action::Fired),
+                _ => continue,
+            };
+            action.fire();
+        }
+    }
+
+    fn next_ending(&self, elapsed: Duration) -> Option<usize> {
+        let mut endings = lock(&self.endings);
+        let (at, key) = *endings.front()?;
+        (at <= elapsed).then(|| {
+            endings.pop_front();
+            key
+        })
     }
 
     /// Advances the tick and enforces the time limits. Called once a second.
@@ -324,13 +394,7 @@ impl Worker {
             .map(|(_, d)| std::mem::replace(&mut d.action, Action::Fired))
             .collect();
         // Outside the locks: a waker may run arbitrary code.
-        for action in due {
-            match action {
-                Action::Wake(waker) | Action::End(waker) => waker.wake(),
-                Action::Kill(link) => link.kill(),
-                Action::Fired => {}
-            }
-        }
+        due.into_iter().for_each(Action::fire);
         self.core.shards.iter().for_each(|s| s.shard.sweep(self.number));
     }
 
@@ -342,6 +406,9 @@ impl Worker {
         }
         if link.requests.load(Relaxed) > 0 {
             return false;
+        }
+        if self.core.draining.load(Relaxed) {
+            return now.saturating_sub(link.seen.load(Relaxed)) > DRAIN_SILENCE;
         }
         if !link.established.load(Relaxed) {
             return over(link.seen.load(Relaxed), limits.head_timeout);
@@ -398,14 +465,34 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_comes_after_the_drain_began_is_ended() {
+    fn a_connection_that_comes_during_a_drain_gets_an_answer_and_a_silent_one_is_ended() {
         let worker = Worker::new(0, core());
-        let (early, late) = (Arc::new(Link::default()), Arc::new(Link::default()));
-        early.established.store(true, Relaxed);
-        worker.register(early.clone());
+        let (busy, idle, late) = (Arc::new(Link::default()), Arc::new(Link::default()), Arc::new(Link::default()));
+        busy.established.store(true, Relaxed);
+        busy.requests.store(1, Relaxed);
+        idle.established.store(true, Relaxed);
+        worker.register(busy.clone());
+        worker.register(idle.clone());
         worker.core.draining.store(true, Relaxed);
-        worker.drain(Duration::from_secs(1));
+        worker.drain(Duration::from_secs(1), false);
         worker.register(late.clone());
-        assert!(early.is_draining() && !early.is_killed() && late.is_killed());
+        assert!(busy.is_draining() && busy.is_aged() && !busy.is_killed());
+        assert!(idle.is_aged() && !idle.is_draining(), "a request may be on its way");
+        assert!(late.is_aged() && !late.is_draining() && !late.is_killed());
+        worker.sweep();
+        assert!(!late.is_killed() && !idle.is_draining());
+        worker.sweep();
+        assert!(late.is_killed() && idle.is_draining() && !busy.is_killed());
+    }
+
+    #[test]
+    fn with_no_time_to_wait_idle_connections_go_at_once() {
+        let worker = Worker::new(0, core());
+        let (silent, idle) = (Arc::new(Link::default()), Arc::new(Link::default()));
+        idle.established.store(true, Relaxed);
+        worker.register(silent.clone());
+        worker.register(idle.clone());
+        worker.drain(Duration::from_secs(1), true);
+        assert!(silent.is_killed() && idle.is_draining() && !idle.is_killed());
     }
 }

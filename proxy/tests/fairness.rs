@@ -319,8 +319,8 @@ async fn a_new_configuration_takes_effect_and_loses_nobody() {
     gateway.refuse_fairness(&error);
     let text = admin(&gateway, "/metrics").await;
     for line in [
-        r#"fairgate_config_reloads_total{outcome="applied"} 2"#,
-        r#"fairgate_config_reloads_total{outcome="refused"} 1"#,
+        r#"fairgate_config_reloads_total{file="fairness",outcome="applied"} 2"#,
+        r#"fairgate_config_reloads_total{file="fairness",outcome="refused"} 1"#,
         "fairgate_config_generation 3",
     ] {
         assert!(text.contains(line), "{line}: {text}");
@@ -349,8 +349,14 @@ async fn a_drain_cuts_off_who_still_waits() {
     let held = Held::default();
     let gateway = fair(held.shard(1), one_level(QUEUE));
     let (_first, second) = one_runs_and_one_waits(&gateway).await;
-    tokio::time::timeout(PATIENCE, gateway.shutdown(std::time::Duration::from_millis(50))).await.unwrap();
-    assert!(second.await.unwrap().is_err());
+    let shutdown = gateway.shutdown(std::time::Duration::ZERO, std::time::Duration::from_secs(2));
+    let cut = tokio::time::timeout(PATIENCE, shutdown).await.unwrap();
+    let second = second.await.unwrap().unwrap();
+    assert_eq!(
+        (second.status(), second.headers()["retry-after"].as_bytes()),
+        (StatusCode::SERVICE_UNAVAILABLE, &b"1"[..])
+    );
+    assert_eq!(cut, 1, "the first, which the shard does not finish");
 }
 
 /// The rows of one of the debug endpoints.

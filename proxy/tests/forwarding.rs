@@ -30,7 +30,7 @@ async fn a_request_reaches_a_remote_and_a_local_shard_over_both_protocols() {
             assert_eq!(parts.headers["x-remote-user"], "system:anonymous");
             assert_eq!(parts.headers["audit-id"].len(), 36);
         }
-        gateway.shutdown(PATIENCE).await;
+        gateway.shutdown(std::time::Duration::ZERO, PATIENCE).await;
     }
 }
 

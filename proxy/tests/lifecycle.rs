@@ -133,7 +133,7 @@ async fn a_drain_lets_requests_finish_and_ends_watches() {
     let mut watch = h1(&gateway).await.send_request(get("/clusters/a/api/v1/pods?watch=1")).await.unwrap();
     watching.send(Bytes::from("event\n")).unwrap();
     assert!(watch.body_mut().frame().await.unwrap().is_ok());
-    let shutdown = tokio::spawn(gateway.shutdown(PATIENCE));
+    let shutdown = tokio::spawn(gateway.shutdown(Duration::ZERO, PATIENCE));
     assert!(closed(silent).await);
     assert!(watch.body_mut().frame().await.is_none(), "the watch ends in good order");
     answer.send(Bytes::from("late")).unwrap();
@@ -143,6 +143,65 @@ async fn a_drain_lets_requests_finish_and_ends_watches() {
     assert!(running.body_mut().frame().await.is_none());
     tokio::time::timeout(PATIENCE, shutdown).await.expect("ends before its grace is over").unwrap();
     assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
+}
+
+/// PX-08: readiness is down while everything is still served; then clients are asked to go, then refused, never cut off.
+#[tokio::test]
+async fn during_the_delay_all_is_served_and_clients_are_asked_to_go() {
+    let (rest, body) = channel();
+    let body = std::sync::Arc::new(std::sync::Mutex::new(Some(body)));
+    let shard = local(move |request: Request<Body>| {
+        let body = if request.uri().query() == Some("long") { body.lock().unwrap().take() } else { None };
+        async move { Response::new(body.unwrap_or_else(|| full("ok"))) }
+    });
+    let gateway = Gateway::start(options(vec![shard])).unwrap();
+    let (address, admin) = (gateway.address(), gateway.admin_address());
+    // As long as it runs the gateway is there, and says why it serves nothing.
+    let running = h1(&gateway).await.send_request(get("/clusters/a/api?long")).await.unwrap();
+    let (mut kept, mut streams) = (h1(&gateway).await, h2(&gateway).await);
+    let shutdown = tokio::spawn(gateway.shutdown(Duration::from_secs(1), PATIENCE));
+    let probe = async |path: &str| {
+        let bytes = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        raw(admin, bytes.as_bytes(), |_| false).await
+    };
+    let down = probe("/readyz").await;
+    assert!(
+        down.starts_with("HTTP/1.1 503") && down.contains("[-]shutdown failed: this gateway is shutting down"),
+        "{down}"
+    );
+    assert!(probe("/livez").await.ends_with("\r\n\r\nok"));
+    // Every answer on the connection is good, and the last one says that it is.
+    loop {
+        let response = kept.send_request(get("/clusters/a/api")).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        let is_last = response.headers().get("connection").is_some_and(|v| v == "close");
+        response.into_body().collect().await.unwrap();
+        if is_last {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // On HTTP/2 it ends between two requests.
+    while streams.ready().await.is_ok() {
+        match streams.send_request(get_h2("/clusters/a/api")).await {
+            Ok(response) => assert_eq!(response.status(), StatusCode::OK),
+            Err(error) => assert!(error.is_canceled(), "{error:?}: it was on its way"),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // New connections are served until the delay is over, and told why not then.
+    loop {
+        let bytes = b"GET /clusters/a/api HTTP/1.1\r\nHost: d\r\nConnection: close\r\n\r\n";
+        let answer = raw(address, bytes, |_| false).await;
+        if answer.starts_with("HTTP/1.1 503") {
+            assert!(answer.to_lowercase().contains("retry-after: 1") && answer.contains("shutting down"), "{answer}");
+            break;
+        }
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    drop(rest);
+    assert!(running.into_body().collect().await.is_ok(), "it finishes");
+    assert_eq!(tokio::time::timeout(PATIENCE, shutdown).await.unwrap().unwrap(), 0, "nothing was cut off");
 }
 
 #[tokio::test]
@@ -158,7 +217,7 @@ async fn what_does_not_end_is_cut_off_after_the_grace() {
             break;
         }
     }
-    tokio::time::timeout(PATIENCE, gateway.shutdown(Duration::from_millis(100))).await.expect("hangs");
+    tokio::time::timeout(PATIENCE, gateway.shutdown(Duration::ZERO, Duration::from_millis(100))).await.expect("hangs");
     assert!(asking.await.unwrap().is_err());
 }
 

@@ -229,7 +229,7 @@ async fn bytes_sent_too_early_belong_to_the_answer() {
         let bytes = format!("{}{smuggled}", ask("SPDY/3.1"));
         let got = raw(gateway.address(), bytes.as_bytes(), |_| false).await;
         assert!(!got.contains("HTTP/1.1 101"), "{answer}: {got}");
-        gateway.shutdown(PATIENCE).await;
+        gateway.shutdown(std::time::Duration::ZERO, PATIENCE).await;
         let mut others = Vec::new();
         while let Ok(head) = seen.try_recv() {
             others.push(head);

@@ -32,7 +32,7 @@ use crate::{
     admission::Ticket,
     connection::Peer,
     core::Core,
-    identity::Identity,
+    identity::{Caller, Identity},
     route::Route,
     rules::Rules,
     stamp::AUDIT_ID,
@@ -201,10 +201,9 @@ impl Draft {
     }
 
     /// Notes who asks.
-    pub(crate) fn identify(&mut self, core: &Core, peer: &Peer, identity: &Arc<Identity>) {
-        let own = peer.identity.as_ref().or(core.anonymous.as_ref());
-        self.impersonator = own.filter(|own| !Arc::ptr_eq(own, identity)).cloned();
-        self.identity = Some(identity.clone());
+    pub(crate) fn identify(&mut self, caller: &Caller) {
+        self.impersonator.clone_from(&caller.impersonator);
+        self.identity = Some(caller.identity.clone());
     }
 
     /// Notes where it goes.

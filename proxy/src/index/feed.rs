@@ -16,7 +16,7 @@ use super::{
     News,
     objects::{Event, List, Object},
 };
-use crate::{Body, BoxError, core::Core, stamp::Stamp, worker::mix};
+use crate::{Body, BoxError, core::Core, probes::Reachability, stamp::Stamp, upstream::SendError, worker::mix};
 
 const PAGE: usize = 500;
 const PAGE_BYTES_MAX: usize = 64 << 20;
@@ -26,7 +26,8 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 const WATCH_SECONDS: u64 = 600;
 const SILENCE_MAX: Duration = Duration::from_secs(WATCH_SECONDS + 30);
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
-const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// Short, so that a shard that comes back is known again within seconds.
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
 /// A watch that ends sooner is a failure, though of the politest kind.
 const WATCH_MIN: Duration = Duration::from_secs(1);
 /// A shard without the Workspace API may get it.
@@ -110,15 +111,22 @@ impl Feed {
                         "no logical clusters: every workspace path is served by this shard"
                     );
                     self.core.index.become_static();
+                    self.answers();
                     return;
                 }
                 Err(End::Absent(why)) if self.kind == Kind::Workspaces => {
                     tracing::warn!(shard = entry, why, "no workspaces: logical clusters are found by name only");
                     self.core.index.sync_workspaces(self.shard, &HashSet::new());
+                    self.answers();
                     sleep(ABSENT_RETRY).await;
                     continue;
                 }
-                Err(error) => tracing::warn!(shard = entry, kind = ?self.kind, %error, "the index is not fed"),
+                Err(error) => {
+                    let is_echo = matches!(&error, End::Failed(e) if matches!(e.downcast_ref(), Some(SendError::Open)));
+                    let error = chain(&error);
+                    tracing::warn!(shard = entry, kind = ?self.kind, error, "the index is not fed");
+                    self.reachability(|shard| shard.failed(self.kind, error, is_echo));
+                }
             }
             if self.kind == Kind::Workspaces && self.core.index.is_static() {
                 return;
@@ -126,6 +134,21 @@ impl Feed {
             sleep(jitter(backoff)).await;
             backoff = (backoff * 2).min(BACKOFF_MAX);
         }
+    }
+
+    fn reachability(&self, tell: impl FnOnce(&Reachability)) {
+        if let Some(entry) = self.core.shards.get(self.shard) {
+            tell(&entry.reachability);
+        }
+    }
+
+    /// The shard has given what was asked for.
+    fn answers(&self) {
+        self.reachability(|shard| {
+            if shard.works(self.kind) {
+                tracing::warn!(shard = self.shard, kind = ?self.kind, "the index is fed again");
+            }
+        });
     }
 
     /// Lists everything, tells the index, and returns the revision to watch from.
@@ -157,6 +180,7 @@ impl Feed {
                     }
                     Kind::Workspaces => self.core.index.sync_workspaces(self.shard, &workspaces),
                 }
+                self.answers();
                 return Ok(page.metadata.resource_version);
             }
         }
@@ -193,6 +217,7 @@ impl Feed {
             StatusCode::GONE => return Err(End::Expired),
             other => return Err(failed(&format!("the watch is answered {other}"))),
         }
+        self.answers();
         let (mut body, mut lines) = (response.into_body(), BytesMut::new());
         // How much of the unfinished line is known to hold no line end.
         let mut searched = 0;
@@ -295,6 +320,20 @@ impl Feed {
         let clock = || fairness::Clock::now_ns(&*self.core.clock);
         entry.shard.send(self.pool, &clock, &stamp, request).await.map_err(|error| End::Failed(error.into()))
     }
+}
+
+/// An error with its causes in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.ends_with(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
 }
 
 fn failed(why: &str) -> End {
