@@ -205,3 +205,37 @@ async fn a_shard_may_answer_in_between() {
     let (status, headers, body) = once(&gateway, get("/clusters/a/api")).await;
     assert_eq!((status, body.as_str(), headers.get("link")), (StatusCode::OK, "ok", None));
 }
+
+/// PX-14: whether a body is wanted is the shard's to say. One that refuses without it is not sent it, and its client is
+/// never invited; over HTTP/2 the client need not wait, and its body arrives all the same.
+#[tokio::test]
+async fn the_shard_invites_the_body_or_does_not() {
+    let (all, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    let address = raw_upstream(move |mut socket, _| {
+        let all = all.clone();
+        async move {
+            let mut got = Vec::new();
+            while !got.ends_with(b"\r\n\r\n") {
+                assert!(socket.read_buf(&mut got).await.unwrap() > 0);
+            }
+            let no = "HTTP/1.1 413 Payload Too Large\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno";
+            socket.write_all(no.as_bytes()).await.unwrap();
+            let _ = socket.read_to_end(&mut got).await;
+            all.send(String::from_utf8(got).unwrap()).unwrap();
+        }
+    })
+    .await;
+    let gateway = Gateway::start(options(vec![remote(address)])).unwrap();
+    let ask = "POST /clusters/a/api HTTP/1.1\r\nHost: d\r\nExpect: 100-continue\r\nContent-Length: 1000000\r\n\r\n";
+    let answer = raw(gateway.address(), ask.as_bytes(), |got| got.ends_with("\r\n\r\nno")).await;
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    let seen = seen.recv().await.unwrap().to_lowercase();
+    assert!(seen.contains("\r\nexpect: 100-continue\r\n"), "{seen}");
+    assert!(seen.ends_with("\r\n\r\n"), "nothing of the body: {seen}");
+
+    let echo = |request: Request<Incoming>| async move { ok(request.into_body().collect().await.unwrap().to_bytes()) };
+    let gateway = Gateway::start(options(vec![remote(upstream(echo).await)])).unwrap();
+    let request = Request::post("/clusters/a/api").header("expect", "100-continue").body(full("body")).unwrap();
+    let answer = send(&gateway, "h2", request).await;
+    assert_eq!((answer.status(), text(answer.into_body()).await.as_str()), (StatusCode::OK, "body"));
+}
