@@ -22,6 +22,42 @@ pub(crate) enum Command {
     /// The victims' load is an open loop (requests have scheduled times, latency counts from these); the flood is a
     /// closed loop per connection.
     NoisyNeighbour(NoisyNeighbour),
+    /// Many open watches over many connections: memory of each, processor time at rest and with an event a second
+    ///
+    /// A fairgate is started for it. Memory and time are those of its whole process: gateway and API server.
+    Watches(Watches),
+    /// Many new TLS connections at once: how fast are they served, what do they cost, does one fail?
+    ///
+    /// A fairgate is started for it. Sessions are not resumed.
+    Handshakes(Handshakes),
+}
+
+/// `loadtest watches`.
+#[derive(Args, Clone)]
+pub(crate) struct Watches {
+    /// The fairgate to start [default: the one built beside this program, else the one on PATH]
+    #[arg(long, value_name = "BINARY")]
+    pub(crate) fairgate: Option<PathBuf>,
+    /// Open watches, spread evenly over the connections
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) watches: u32,
+    /// HTTP/2 connections with TLS
+    #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=50_000))]
+    pub(crate) connections: u32,
+    /// Measured time at rest, and again with events
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=600))]
+    pub(crate) seconds: u32,
+}
+
+/// `loadtest handshakes`.
+#[derive(Args, Clone)]
+pub(crate) struct Handshakes {
+    /// The fairgate to start [default: the one built beside this program, else the one on PATH]
+    #[arg(long, value_name = "BINARY")]
+    pub(crate) fairgate: Option<PathBuf>,
+    /// New connections, all at once; each sends one request and stays open until all have their answers
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=50_000))]
+    pub(crate) connections: u32,
 }
 
 /// `loadtest noisy-neighbour`.

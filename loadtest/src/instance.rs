@@ -19,8 +19,20 @@ const START_MAX: Duration = Duration::from_secs(30);
 /// Lines of its log that are shown when it does not start.
 const LOG_LINES: usize = 20;
 
-const GATEWAY: &str =
-    "apiVersion: fairgate.dev/v1alpha1\nkind: GatewayConfiguration\nfairness: { file: fairness.yaml }\n";
+const GATEWAY: &str = "apiVersion: fairgate.dev/v1alpha1\nkind: GatewayConfiguration\n";
+
+/// How a fairgate is started.
+#[derive(Clone, Copy)]
+pub(crate) struct Setup<'a> {
+    /// Of its API server.
+    pub(crate) seats: u32,
+    /// Whether it is fair.
+    pub(crate) fairness: bool,
+    /// Content of its fairness.yaml, see [`Instance::fairness_file`].
+    pub(crate) fairness_file: Option<&'a str>,
+    /// `limits` of its gateway.yaml.
+    pub(crate) limits: Option<&'a str>,
+}
 
 /// Killed, and its directory removed, when it is dropped.
 pub(crate) struct Instance {
@@ -31,28 +43,30 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// Starts a fairgate and waits until it serves. With a fairness file it has one, for [`Instance::fairness_file`].
+    /// Starts a fairgate and waits until it serves.
     ///
     /// # Errors
     /// It cannot be run, ended, or did not say where it listens in time; with the end of its log.
-    pub(crate) async fn start(
-        binary: &Path,
-        seats: u32,
-        fairness: bool,
-        fairness_file: Option<&str>,
-    ) -> anyhow::Result<Self> {
+    pub(crate) async fn start(binary: &Path, setup: Setup<'_>) -> anyhow::Result<Self> {
         let directory = tempfile::Builder::new().prefix("fairgate-loadtest-").tempdir()?;
         let log = std::fs::File::create(directory.path().join("log"))?;
         let mut command = Command::new(binary);
         command.arg("dev").arg("--data-dir").arg(directory.path().join("data"));
-        command.args(["--port", "0", "--admin-port", "0", "--seats", &seats.to_string()]);
-        if let Some(content) = fairness_file {
+        command.args(["--port", "0", "--admin-port", "0", "--seats", &setup.seats.to_string()]);
+        let mut config = String::new();
+        if let Some(content) = setup.fairness_file {
             std::fs::write(directory.path().join("fairness.yaml"), content)?;
+            config.push_str("fairness: { file: fairness.yaml }\n");
+        }
+        if let Some(limits) = setup.limits {
+            config.push_str(&format!("limits: {limits}\n"));
+        }
+        if !config.is_empty() {
             let gateway = directory.path().join("gateway.yaml");
-            std::fs::write(&gateway, GATEWAY)?;
+            std::fs::write(&gateway, format!("{GATEWAY}{config}"))?;
             command.arg("--config").arg(gateway);
         }
-        if !fairness {
+        if !setup.fairness {
             command.arg("--no-fairness");
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).kill_on_drop(true);
@@ -90,6 +104,16 @@ impl Instance {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()?)).ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
         line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+    }
+
+    /// Processor time it has used, in user mode and in the kernel, where the system tells.
+    pub(crate) fn cpu(&self) -> Option<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()?)).ok()?;
+        // The name of the command, in parentheses, may hold anything; user and system time are fields 14 and 15.
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+        let ticks = fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?;
+        // Linux counts in hundredths of a second towards programs, whatever it does inside (man 5 proc, USER_HZ).
+        Some(Duration::from_millis(ticks * 10))
     }
 
     /// Ends it. Its data goes with it, so there is nothing to wait for.
@@ -144,6 +168,8 @@ mod tests {
 
     use super::*;
 
+    const SETUP: Setup<'_> = Setup { seats: 8, fairness: true, fairness_file: None, limits: None };
+
     /// A program that stands in for fairgate.
     fn script(directory: &TempDir, text: &str) -> PathBuf {
         let path = directory.path().join("fairgate");
@@ -160,9 +186,10 @@ mod tests {
             "[ \"$*\" = \"dev --data-dir $3 --port 0 --admin-port 0 --seats 8 --no-fairness\" ] || exit 3\n\
              echo 'gateway: https://127.0.0.1:1'; echo 'admin: http://127.0.0.1:2'; exec sleep 1000",
         );
-        let instance = Instance::start(&binary, 8, false, None).await.unwrap();
+        let instance = Instance::start(&binary, Setup { fairness: false, ..SETUP }).await.unwrap();
         let directory = instance.directory.path().to_owned();
         assert!(instance.memory().is_some_and(|bytes| bytes > 0) && directory.exists());
+        assert!(instance.cpu().is_some_and(|time| time < Duration::from_secs(60)));
         instance.stop().await.unwrap();
         assert!(!directory.exists());
     }
@@ -171,9 +198,9 @@ mod tests {
     async fn when_it_does_not_start_its_log_is_shown() {
         let place = tempfile::tempdir().unwrap();
         let binary = script(&place, "echo 'gateway: x'; echo 'the disk is full' >&2; exit 1");
-        let error = format!("{:#}", Instance::start(&binary, 8, true, None).await.err().unwrap());
+        let error = format!("{:#}", Instance::start(&binary, SETUP).await.err().unwrap());
         assert!(error.contains("the disk is full") && error.contains("exit status: 1"), "{error}");
-        let missing = Instance::start(&place.path().join("none"), 8, true, None).await.err().unwrap();
+        let missing = Instance::start(&place.path().join("none"), SETUP).await.err().unwrap();
         assert!(format!("{missing:#}").contains("cannot run"));
     }
 }

@@ -7,6 +7,7 @@ mod cli;
 mod client;
 mod control;
 mod flood;
+mod handshakes;
 mod instance;
 mod kubeconfig;
 mod noisy_neighbour;
@@ -20,6 +21,7 @@ mod stats;
 #[cfg(test)]
 mod stub;
 mod traffic;
+mod watches;
 
 use std::process::ExitCode;
 
@@ -31,7 +33,7 @@ const EXIT_SETUP: u8 = 2;
 const EXIT_INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
-    let cli::Command::NoisyNeighbour(args) = cli::Cli::parse().command;
+    let command = cli::Cli::parse().command;
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -42,7 +44,11 @@ fn main() -> ExitCode {
     runtime.block_on(async {
         let stop = CancellationToken::new();
         let listener = tokio::spawn(cancel_on_signal(stop.clone()));
-        let outcome = noisy_neighbour::run(&args, &stop).await;
+        let outcome = match &command {
+            cli::Command::NoisyNeighbour(args) => noisy_neighbour::run(args, &stop).await,
+            cli::Command::Watches(args) => watches::run(args, &stop).await,
+            cli::Command::Handshakes(args) => handshakes::run(args, &stop).await,
+        };
         listener.abort();
         match outcome {
             _ if stop.is_cancelled() => {

@@ -13,7 +13,7 @@ use crate::{
     cli::NoisyNeighbour,
     client::Endpoint,
     control::{make_tenant, remove_tenants},
-    instance::{Instance, find},
+    instance::{Instance, Setup, find},
     kubeconfig,
     phase::{self, Tenants},
     progress::Progress,
@@ -96,7 +96,8 @@ async fn against_own(
     progress.step(&format!("{title}: starting {}", binary.display()));
     let rate = args.reload_per_second.filter(|_| fairness);
     let content = rate.map(|_| reload::content(0));
-    let starting = Instance::start(binary, args.seats, fairness, content.as_deref());
+    let setup = Setup { seats: args.seats, fairness, fairness_file: content.as_deref(), limits: None };
+    let starting = Instance::start(binary, setup);
     let instance = stop.run_until_cancelled(starting).await.context("interrupted")??;
     let run = async {
         let endpoint = Arc::new(kubeconfig::load(&instance.kubeconfig())?);
@@ -201,7 +202,8 @@ mod tests {
 
     fn args(more: &[&str]) -> NoisyNeighbour {
         let fixed = ["loadtest", "noisy-neighbour", "--warmup", "100ms", "--objects", "10"];
-        let Command::NoisyNeighbour(args) = Cli::try_parse_from(fixed.iter().chain(more)).unwrap().command;
+        let command = Cli::try_parse_from(fixed.iter().chain(more)).unwrap().command;
+        let Command::NoisyNeighbour(args) = command else { panic!("another scenario") };
         args
     }
 
