@@ -35,6 +35,7 @@ use crate::{
     io::{tune, write_flat},
     refusal,
     refused::Why,
+    reply::Flight,
     serve::serve,
     tunnel::{self, Tunnel},
     worker::{Link, Worker},
@@ -65,12 +66,32 @@ pub(crate) struct Peer {
     /// What a client that exceeds a limit of HTTP/2 is told at last.
     goodbye: OnceLock<[u8; 17]>,
     tunnel: Mutex<Option<Tunnel>>,
+    /// The request that the tunnel is. It knows its peer in turn: [`Abandoned`] sees to it that it is taken.
+    flight: Mutex<Option<Flight>>,
 }
 
 impl Peer {
     /// Leaves a tunnel to the connection's task.
     pub(crate) fn open_tunnel(&self, tunnel: Tunnel) {
         *self.tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some(tunnel);
+    }
+
+    /// Leaves the request that opened the tunnel to it.
+    pub(crate) fn go_on(&self, flight: Flight) {
+        *self.flight.lock().unwrap_or_else(PoisonError::into_inner) = Some(flight);
+    }
+
+    fn take_flight(&self) -> Option<Flight> {
+        self.flight.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Ends the request of a tunnel that was never run.
+struct Abandoned(Arc<Peer>);
+
+impl Drop for Abandoned {
+    fn drop(&mut self) {
+        drop(self.0.take_flight());
     }
 }
 
@@ -119,6 +140,7 @@ async fn live(
         served: AtomicU32::new(0),
         goodbye: OnceLock::new(),
         tunnel: Mutex::default(),
+        flight: Mutex::default(),
     };
     let Some(acceptor) = tls else {
         let (is_h2, stream, read) = sniff(tcp).await?;
@@ -163,6 +185,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let link = peer.link.clone();
+    let _abandoned = Abandoned(peer.clone());
     let service = service_fn(|request| serve(worker.clone(), peer.clone(), request));
     let mut builder = http1::Builder::new();
     // No `half_close`: hyper then notices a client that leaves while its request waits in a queue. No header timer:
@@ -183,9 +206,9 @@ where
     })
     .await?;
     let tunnel = peer.tunnel.lock().unwrap_or_else(PoisonError::into_inner).take();
-    match tunnel {
-        Some(tunnel) => tunnel::run(&link, tunnel).await,
-        None => Ok(()),
+    match (tunnel, peer.take_flight()) {
+        (Some(tunnel), Some(flight)) => tunnel::run(&link, tunnel, flight).await,
+        _ => Ok(()),
     }
 }
 

@@ -37,6 +37,7 @@ mod identity;
 mod index;
 mod inflight;
 mod io;
+mod metered;
 mod metrics;
 mod options;
 #[cfg(test)]

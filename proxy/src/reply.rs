@@ -157,7 +157,13 @@ impl http_body::Body for Reply {
     }
 }
 
-/// A request between its arrival and the end of its answer. What goes up here comes down in `drop`, nowhere else.
+impl std::fmt::Debug for Flight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Flight").finish_non_exhaustive()
+    }
+}
+
+/// A request between its arrival and the end of its answer, or of its tunnel. What goes up here comes down in `drop`, nowhere else.
 pub(crate) struct Flight {
     worker: Arc<Worker>,
     peer: Arc<Peer>,

@@ -92,7 +92,10 @@ pub(crate) async fn serve(
     if version != Version::HTTP_2 && peer.link.is_aged() {
         response.headers_mut().insert(http::header::CONNECTION, http::HeaderValue::from_static("close"));
     }
-    response.body_mut().fly(flight);
+    match response.status() {
+        StatusCode::SWITCHING_PROTOCOLS => peer.go_on(flight),
+        _ => response.body_mut().fly(flight),
+    }
     Ok(response)
 }
 

@@ -12,6 +12,8 @@ use tokio::io::copy_bidirectional;
 
 use crate::{
     core::Core,
+    metered::Metered,
+    reply::Flight,
     worker::{Link, Worker},
 };
 
@@ -46,12 +48,14 @@ pub(crate) struct Tunnel {
 ///
 /// # Errors
 /// One of the ends broke.
-pub(crate) async fn run(link: &Link, tunnel: Tunnel) -> Result<(), crate::BoxError> {
+pub(crate) async fn run(link: &Link, tunnel: Tunnel, flight: Flight) -> Result<(), crate::BoxError> {
     let Tunnel { client, shard, _place, _watch } = tunnel;
-    // Counts as a request, so that the idle limit of connections does not apply.
-    link.requests.fetch_add(1, Relaxed);
+    // The request goes on, so the idle limit of connections does not apply.
     link.is_tunnel.store(true, Relaxed);
     let (client, shard) = futures_util::future::try_join(client, shard).await?;
-    copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(shard)).await?;
+    let mut client = Metered::new(TokioIo::new(client), flight);
+    let outcome = copy_bidirectional(&mut client, &mut TokioIo::new(shard)).await;
+    client.end(outcome.is_ok());
+    outcome?;
     Ok(())
 }

@@ -325,6 +325,45 @@ async fn a_shard_that_fails_is_named() {
 }
 
 #[tokio::test]
+async fn a_tunnel_is_one_line_when_it_ends() {
+    let shard = remote(
+        raw_upstream(async |mut socket, _| {
+            let mut bytes = [0; 4096];
+            let _head = socket.read(&mut bytes).await.unwrap();
+            let answer = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: SPDY/3.1\r\n\r\n";
+            socket.write_all(answer).await.unwrap();
+            while let Ok(read @ 1..) = socket.read(&mut bytes).await {
+                socket.write_all(&bytes[..read].repeat(2)).await.unwrap();
+            }
+        })
+        .await,
+    );
+    let logged = Logged::start(shard, AccessLog::MILLION);
+    let mut socket = tokio::net::TcpStream::connect(logged.gateway().address()).await.unwrap();
+    let ask = "POST /clusters/a/api/v1/namespaces/n/pods/p/exec?command=secret HTTP/1.1\r\nHost: a\r\n\
+               Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n";
+    socket.write_all(ask.as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(socket.read_u8().await.unwrap());
+    }
+    assert!(head.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&head));
+    socket.write_all(b"0123456789").await.unwrap();
+    socket.read_exact(&mut [0; 20]).await.unwrap();
+    metric_becomes(logged.gateway(), "fairgate_requests_in_flight", 1.0).await;
+    drop(socket);
+    check(
+        &logged.lines(1).await[0],
+        serde_json::json!({ "status": 101, "outcome": "served", "verb": "create", "subresource": "exec", "name": "p",
+            "path": "/clusters/a/api/v1/namespaces/n/pods/p/exec?command=*", "bytesIn": 10, "bytesOut": 20,
+            "priorityLevel": null }),
+    );
+    let text = admin(logged.gateway(), "/metrics").await;
+    let ended = r#"fairgate_stream_duration_seconds_count{verb="CONNECT",outcome="served"}"#;
+    assert_eq!((sum(&text, ended), sum(&text, "fairgate_requests_in_flight")), (1.0, 0.0));
+}
+
+#[tokio::test]
 async fn all_lines_are_written_when_the_gateway_stops() {
     let logged = Logged::start(local(|_| async { ok("ok") }), AccessLog::MILLION);
     let mut client = h1(logged.gateway()).await;
