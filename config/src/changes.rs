@@ -76,7 +76,11 @@ impl GatewayConfig {
                 compat: self.fairness.compat,
             },
             observers: self.observers.clone(),
-            limits: self.limits,
+            limits: Limits {
+                upstream_connections: self.limits.upstream_connections,
+                connect_timeout: self.limits.connect_timeout,
+                ..to.limits
+            },
             access_log: self.access_log.clone(),
             shutdown: to.shutdown,
         }
@@ -168,6 +172,7 @@ impl Diff {
     }
 
     fn limits(&mut self, from: &Limits, to: &Limits) {
+        use Effect::{AtOnce, Restart};
         let Limits {
             connections,
             connections_per_address,
@@ -192,30 +197,40 @@ impl Diff {
             lookup_wait,
         } = from;
         let any = |value: Option<String>| value.unwrap_or_else(|| NONE.to_owned());
-        for (field, from, to) in [
-            ("connections", connections.to_string(), to.connections.to_string()),
-            ("connectionsPerAddress", connections_per_address.to_string(), to.connections_per_address.to_string()),
-            ("handshakes", handshakes.to_string(), to.handshakes.to_string()),
-            ("headerBytes", header_bytes.to_string(), to.header_bytes.to_string()),
-            ("headerCount", header_count.to_string(), to.header_count.to_string()),
-            ("bodyBytes", any(body_bytes.map(|n| n.to_string())), any(to.body_bytes.map(|n| n.to_string()))),
-            ("streams", streams.to_string(), to.streams.to_string()),
-            ("resetsPerMinute", resets_per_minute.to_string(), to.resets_per_minute.to_string()),
-            ("controlFramesPerMinute", control_frames_per_minute.to_string(), to.control_frames_per_minute.to_string()),
-            ("headTimeout", time(*head_timeout), time(to.head_timeout)),
-            ("idleTimeout", time(*idle_timeout), time(to.idle_timeout)),
-            ("stallTimeout", time(*stall_timeout), time(to.stall_timeout)),
-            ("connectionAge", any(connection_age.map(time)), any(to.connection_age.map(time))),
-            ("goawaysPerMillion", goaways_per_million.to_string(), to.goaways_per_million.to_string()),
-            ("tunnels", tunnels.to_string(), to.tunnels.to_string()),
-            ("tunnelIdleTimeout", time(*tunnel_idle_timeout), time(to.tunnel_idle_timeout)),
-            ("upstreamConnections", upstream_connections.to_string(), to.upstream_connections.to_string()),
-            ("connectTimeout", time(*connect_timeout), time(to.connect_timeout)),
-            ("requestTimeout", time(*request_timeout), time(to.request_timeout)),
-            ("watchStartTimeout", time(*watch_start_timeout), time(to.watch_start_timeout)),
-            ("lookupWait", time(*lookup_wait), time(to.lookup_wait)),
+        for (field, effect, from, to) in [
+            ("connections", AtOnce, connections.to_string(), to.connections.to_string()),
+            (
+                "connectionsPerAddress",
+                AtOnce,
+                connections_per_address.to_string(),
+                to.connections_per_address.to_string(),
+            ),
+            ("handshakes", AtOnce, handshakes.to_string(), to.handshakes.to_string()),
+            ("headerBytes", AtOnce, header_bytes.to_string(), to.header_bytes.to_string()),
+            ("headerCount", AtOnce, header_count.to_string(), to.header_count.to_string()),
+            ("bodyBytes", AtOnce, any(body_bytes.map(|n| n.to_string())), any(to.body_bytes.map(|n| n.to_string()))),
+            ("streams", AtOnce, streams.to_string(), to.streams.to_string()),
+            ("resetsPerMinute", AtOnce, resets_per_minute.to_string(), to.resets_per_minute.to_string()),
+            (
+                "controlFramesPerMinute",
+                AtOnce,
+                control_frames_per_minute.to_string(),
+                to.control_frames_per_minute.to_string(),
+            ),
+            ("headTimeout", AtOnce, time(*head_timeout), time(to.head_timeout)),
+            ("idleTimeout", AtOnce, time(*idle_timeout), time(to.idle_timeout)),
+            ("stallTimeout", AtOnce, time(*stall_timeout), time(to.stall_timeout)),
+            ("connectionAge", AtOnce, any(connection_age.map(time)), any(to.connection_age.map(time))),
+            ("goawaysPerMillion", AtOnce, goaways_per_million.to_string(), to.goaways_per_million.to_string()),
+            ("tunnels", AtOnce, tunnels.to_string(), to.tunnels.to_string()),
+            ("tunnelIdleTimeout", AtOnce, time(*tunnel_idle_timeout), time(to.tunnel_idle_timeout)),
+            ("upstreamConnections", Restart, upstream_connections.to_string(), to.upstream_connections.to_string()),
+            ("connectTimeout", Restart, time(*connect_timeout), time(to.connect_timeout)),
+            ("requestTimeout", AtOnce, time(*request_timeout), time(to.request_timeout)),
+            ("watchStartTimeout", AtOnce, time(*watch_start_timeout), time(to.watch_start_timeout)),
+            ("lookupWait", AtOnce, time(*lookup_wait), time(to.lookup_wait)),
         ] {
-            self.add(Effect::Restart, format!("limits.{field}"), from, to);
+            self.add(effect, format!("limits.{field}"), from, to);
         }
     }
 
@@ -303,8 +318,10 @@ shutdown: { delay: 1s, grace: 2s }
             ("enabled: true", "enabled: false", "fairness.enabled: true -> false (needs a restart)"),
             ("file: f", "file: g", "fairness.file: /e/f -> /e/g"),
             ("compat: fairgate", "compat: upstream", "fairness.compat: fairgate -> upstream (needs a restart)"),
-            ("streams: 9", "streams: 8", "limits.streams: 9 -> 8 (needs a restart)"),
-            ("8m", "9m, bodyBytes: 2000", "limits.bodyBytes: none -> 2000 (needs a restart)"),
+            ("streams: 9", "streams: 8", "limits.streams: 9 -> 8"),
+            ("8m", "9m, bodyBytes: 2000", "limits.bodyBytes: none -> 2000"),
+            ("8m", "8m, connectTimeout: 9s", "limits.connectTimeout: 5s -> 9s (needs a restart)"),
+            ("8m", "8m, upstreamConnections: 9", "limits.upstreamConnections: 10000 -> 9 (needs a restart)"),
             ("sample: 0.5", "sample: 0.25", "accessLog.sample: 0.5 -> 0.25 (needs a restart)"),
             ("file: '-'", "file: log", "accessLog.file: - -> /e/log (needs a restart)"),
             ("delay: 1s", "delay: 3s", "shutdown.delay: 1s -> 3s"),

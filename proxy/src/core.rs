@@ -16,8 +16,9 @@ use observers::{Observers, WorkspaceEvent};
 use tokio::sync::mpsc;
 
 use crate::{
-    Limits, Settings, access_log::AccessLog, census::Census, clock::WallClock, identity::Identity, index::Index,
-    metrics::Metrics, probes::Reachability, refused::Why, rules::Fairness, status::GatewayStatus, upstream::Shard,
+    Settings, access_log::AccessLog, census::Census, clock::WallClock, identity::Identity, index::Index,
+    limits::InForce, metrics::Metrics, probes::Reachability, refused::Why, rules::Fairness, status::GatewayStatus,
+    upstream::Shard,
 };
 
 /// The gateway's shared state. A request locks parts of the sharded maps of workspaces (index, watches, UIDs, rates) for
@@ -25,7 +26,7 @@ use crate::{
 /// parked for its flow: otherwise it neither takes it when it is let in nor when it ends.
 pub(crate) struct Core {
     pub(crate) clock: Arc<WallClock>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: InForce,
     /// TLS for clients; `None`: plain text. Read once for each connection.
     pub(crate) tls: ArcSwapOption<rustls::ServerConfig>,
     pub(crate) access: ArcSwap<Access>,
@@ -146,6 +147,9 @@ impl Core {
     /// Puts other settings in force: for new connections (TLS), for new requests (everything else).
     pub(crate) fn apply(&self, settings: &Settings) {
         self.tls.store(settings.tls.as_deref().map(with_protocols));
+        if !self.limits.replace(settings.limits) {
+            tracing::error!("limits have changed too often: a restart is needed");
+        }
         self.access.store(Arc::new(Access::new(settings.anonymous, &settings.drop_groups)));
         let named = |name: &str| settings.shards.iter().find(|shard| shard.name == name);
         let now = |entry: &Entry| named(&entry.shard.name).map_or(entry.seats.load(Relaxed), |shard| shard.seats);

@@ -38,6 +38,7 @@ mod index;
 mod inflight;
 mod io;
 mod metered;
+mod limits;
 mod metrics;
 mod options;
 #[cfg(test)]

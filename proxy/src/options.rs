@@ -97,6 +97,8 @@ pub struct Settings {
     pub drop_groups: Vec<String>,
     /// By name.
     pub shards: Vec<ShardSettings>,
+    /// All but those that belong to connections to shards, which are read at the start.
+    pub limits: Limits,
 }
 
 /// What can be changed of a shard.

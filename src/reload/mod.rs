@@ -280,12 +280,14 @@ impl GatewayFile {
                 anonymous: authentication.anonymous,
                 drop_groups: authentication.drop_groups.clone(),
                 shards,
+                limits: loaded.config.limits,
             },
             Base::Bundled(tls) => Settings {
                 tls: Some(tls.clone()),
                 anonymous: authentication.anonymous,
                 drop_groups: Vec::new(),
                 shards: Vec::new(),
+                limits: loaded.config.limits,
             },
         }
     }

@@ -151,6 +151,13 @@ async fn what_changed_and_what_needs_a_restart_is_told() {
     let shows = gateway.generation(3).await;
     assert_eq!((&shows["needsRestart"], &shows["lastError"]), (&serde_json::json!([]), &serde_json::Value::Null));
     assert_eq!(code().await, 200);
+    // A limit, on a connection that is open.
+    let (open, url) = (client(&ca.pem, None, true), format!("{}/clusters/a/api/v1/pods", gateway.url));
+    let post = async || open.post(&url).body("x".repeat(3000)).send().await.unwrap().status().as_u16();
+    assert_eq!(post().await, 200);
+    volume.write("gateway.yaml", &format!("{text}limits: {{ bodyBytes: 2000 }}\n"));
+    assert_eq!(gateway.generation(4).await["changes"][0]["field"], "limits.bodyBytes");
+    assert_eq!(post().await, 413);
 }
 
 /// OP-07: certificates are renewed on disk alone, gateway.yaml stays as it is; a pair that does not match is refused.
