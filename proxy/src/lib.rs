@@ -37,8 +37,8 @@ mod identity;
 mod index;
 mod inflight;
 mod io;
-mod metered;
 mod limits;
+mod metered;
 mod metrics;
 mod options;
 #[cfg(test)]
