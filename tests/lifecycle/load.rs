@@ -46,12 +46,12 @@ pub(crate) struct Load {
     tasks: JoinSet<()>,
 }
 
-/// A client that makes no request twice by itself.
+/// A client that sends again only what a GOAWAY says was not touched, as RFC 9113 section 6.8 has it and Go's client
+/// does: reqwest's default.
 pub(crate) fn client(ca: &str, identity: Option<&(String, String)>, is_h2: bool) -> reqwest::Client {
     let mut builder = reqwest::Client::builder()
         .tls_certs_only([reqwest::Certificate::from_pem(ca.as_bytes()).unwrap()])
         .tls_info(true)
-        .retry(reqwest::retry::never())
         .timeout(Duration::from_secs(60));
     if let Some((certificate, key)) = identity {
         builder = builder.identity(reqwest::Identity::from_pem((certificate.clone() + key).as_bytes()).unwrap());
