@@ -189,13 +189,15 @@ pub(crate) async fn admit(
             break admission;
         }
         match again(core, route, &identity.user, parts) {
-            Some(newer) if !Arc::ptr_eq(&newer.rules, rules) => *ticket = newer,
+            Some(newer) if !Arc::ptr_eq(&newer.rules, rules) => {
+                *ticket = newer;
+                if let Some(draft) = &mut trail.draft {
+                    draft.price(ticket);
+                }
+            }
             _ => break gate.admit(&request),
         }
     };
-    if let Some(draft) = &mut trail.draft {
-        draft.price(ticket);
-    }
     let Ticket { rules, class, cost } = &*ticket;
     let (class, cost) = (*class, *cost);
     let list = |id, started_ns| {

@@ -13,7 +13,8 @@ use observers::Observers;
 
 use crate::{
     core::{Core, Entry},
-    flows::{Buckets, FlowMetrics},
+    flows::FlowMetrics,
+    histogram::Histogram,
     phases, probes, series,
     worker::Worker,
 };
@@ -78,7 +79,11 @@ impl Text {
     }
 
     pub(crate) fn value(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
-        debug_assert!(series::has(name, labels), "{name}{labels:?} is not in the table of series");
+        let is_listed = series::has(name, labels);
+        debug_assert!(is_listed, "{name}{labels:?} is not in the table of series");
+        if !is_listed {
+            return;
+        }
         self.0.push_str(name);
         for (n, (label, text)) in labels.iter().enumerate() {
             let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
@@ -87,25 +92,16 @@ impl Text {
         let _ = writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" });
     }
 
-    /// One histogram of a family. `counts`, one more than there are `bounds`, are not cumulative; bounds and sum are
-    /// divided by `unit`.
-    pub(crate) fn histogram(
-        &mut self,
-        name: &str,
-        labels: &[(&str, &str)],
-        bounds: &[u64],
-        counts: &[u64],
-        sum: f64,
-        unit: f64,
-    ) {
-        let bounds = bounds.iter().map(|b| (*b as f64 / unit).to_string()).chain(["+Inf".to_owned()]);
+    /// One histogram of a family. `counts`, one more than there are `bounds`, are not cumulative.
+    pub(crate) fn histogram(&mut self, name: &str, labels: &[(&str, &str)], bounds: &[f64], counts: &[u64], sum: f64) {
+        let bounds = bounds.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
         let mut count = 0;
         for (bound, bucket) in bounds.zip(counts) {
             count += bucket;
             let labels = [labels, &[("le", bound.as_str())]].concat();
             self.value(&format!("{name}_bucket"), &labels, count);
         }
-        self.value(&format!("{name}_sum"), labels, sum / unit);
+        self.value(&format!("{name}_sum"), labels, sum);
         self.value(&format!("{name}_count"), labels, count);
     }
 }
@@ -155,8 +151,8 @@ fn shards(out: &mut Text, core: &Core) {
     each("fairgate_observers_workspaces", &|_, e| Some(number(observers(e)?.workspaces)));
     each("fairgate_observers_unclaimed", &|_, e| Some(number(observers(e)?.unclaimed)));
     each("fairgate_observers_stale", &|_, e| Some(u64::from(observers(e)?.stale)));
-    each("fairgate_observers_snapshots", &|_, e| Some(observers(e)?.snapshots));
-    each("fairgate_observers_failures", &|_, e| Some(observers(e)?.failures));
+    each("fairgate_observers_snapshots_total", &|_, e| Some(observers(e)?.snapshots));
+    each("fairgate_observers_failures_total", &|_, e| Some(observers(e)?.failures));
 }
 
 /// Name below `apiserver_flowcontrol_`, value.
@@ -247,12 +243,15 @@ fn waits(out: &mut Text, flows: &[FlowStats]) {
     let name = "apiserver_flowcontrol_request_wait_duration_seconds";
     out.head(name);
     for flow in flows {
-        let seconds = flow.wait_sum_ns as f64 / 1e9;
-        wait(out, name, labels(flow), "true", &flow.wait_buckets, seconds);
+        let mut one = |executed, counts: &[u64], sum| {
+            let [level, schema] = labels(flow);
+            out.histogram(name, &[level, schema, ("execute", executed)], &WAIT_BUCKETS_SECONDS, counts, sum);
+        };
+        one("true", &flow.wait_buckets, flow.wait_sum_ns as f64 / 1e9);
         let mut at_once = [0; WAIT_BUCKETS_SECONDS.len() + 1];
         at_once[0] = flow.rejected.iter().zip(REASONS).filter(|(_, r)| AT_ONCE.contains(r)).map(|(n, _)| n).sum();
         if at_once[0] > 0 {
-            wait(out, name, labels(flow), "false", &at_once, 0.0);
+            one("false", &at_once, 0.0);
         }
     }
 }
@@ -260,20 +259,8 @@ fn waits(out: &mut Text, flows: &[FlowStats]) {
 /// Reasons of those that never waited.
 const AT_ONCE: [&str; 3] = ["queue-full", "concurrency-limit", "deadline"];
 
-fn wait(out: &mut Text, name: &str, [level, schema]: [(&str, &str); 2], executed: &str, buckets: &[u64], sum: f64) {
-    let executed = ("execute", executed);
-    let mut count = 0;
-    let bounds = WAIT_BUCKETS_SECONDS.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
-    for (bound, bucket) in bounds.zip(buckets) {
-        count += bucket;
-        out.value(&format!("{name}_bucket"), &[level, schema, executed, ("le", &bound)], count);
-    }
-    out.value(&format!("{name}_sum"), &[level, schema, executed], sum);
-    out.value(&format!("{name}_count"), &[level, schema, executed], count);
-}
-
 /// What is observed in front of the gate; the divisor is that of the unit.
-type Observed = (&'static str, f64, Option<&'static str>, fn(&FlowMetrics) -> &Buckets);
+type Observed = (&'static str, f64, Option<&'static str>, fn(&FlowMetrics) -> &Histogram);
 
 const OBSERVED: [Observed; 4] = [
     ("request_execution_seconds", 1e9, Some("regular"), |f| &f.execution),
@@ -285,7 +272,7 @@ const OBSERVED: [Observed; 4] = [
 fn observed(out: &mut Text, core: &Core) {
     let Some(rules) = core.fairness.as_ref().map(crate::rules::Fairness::rules) else { return };
     let mut headed = "";
-    for (name, unit, kind, buckets) in OBSERVED {
+    for (name, unit, kind, histogram) in OBSERVED {
         let full = format!("apiserver_flowcontrol_{name}");
         if headed != name {
             out.head(&full);
@@ -294,8 +281,11 @@ fn observed(out: &mut Text, core: &Core) {
         for flow in rules.flows() {
             let mut labels = vec![("priority_level", &*flow.level), ("flow_schema", &*flow.flow_schema)];
             labels.extend(kind.map(|kind| ("type", kind)));
-            let (counts, sum) = buckets(flow).read();
-            out.histogram(&full, &labels, buckets(flow).bounds(), &counts, sum as f64, unit);
+            let histogram = histogram(flow);
+            let bounds: Vec<_> = histogram.bounds().iter().map(|bound| *bound as f64 / unit).collect();
+            let mut counts = vec![0; bounds.len() + 1];
+            let sum = histogram.add_to(&mut counts) as f64 / unit;
+            out.histogram(&full, &labels, &bounds, &counts, sum);
         }
     }
 }

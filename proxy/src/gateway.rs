@@ -107,7 +107,7 @@ impl Gateway {
         };
         let mut core = build(&options, clock, workers)?;
         let clock = core.clock.clone();
-        let access_log = options.access_log.as_ref().map(|log| access_log::Writer::start(log, workers, clock));
+        let access_log = options.access_log.as_ref().map(|log| access_log::Writer::start(log, clock));
         let (access_log, writer) = access_log.transpose().map_err(io("access log"))?.unzip();
         core.access_log = access_log;
         look(&mut core);

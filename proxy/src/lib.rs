@@ -32,6 +32,7 @@ mod frames;
 mod framing;
 mod gateway;
 mod h2;
+mod histogram;
 mod hop;
 mod identity;
 mod index;

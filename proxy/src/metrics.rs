@@ -1,5 +1,5 @@
 //! The gateway's own rare events, counted. Handles are made once where they are frequent; what every request counts is
-//! in [`crate::phases`].
+//! in [`crate::phases`] and [`crate::flows`].
 
 use metrics::{Counter, counter, describe_counter, with_local_recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};

@@ -48,8 +48,6 @@ reasons! {
     Workspace = "workspace",
     /// A path or query that is no request.
     Request = "request",
-    /// The shard does not accept connections.
-    CircuitOpen = "circuit-open",
     /// The gateway is shutting down.
     Draining = "draining",
     /// Too many connections that have switched protocols.
@@ -70,7 +68,7 @@ impl Why {
 
     /// Whether it is an ordinary mistake of a single request, which the access log tells too.
     fn is_ordinary(self) -> bool {
-        matches!(self, Self::Identity | Self::Workspace | Self::Request | Self::CircuitOpen | Self::Draining)
+        matches!(self, Self::Identity | Self::Workspace | Self::Request | Self::Draining)
     }
 }
 

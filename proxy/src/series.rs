@@ -28,7 +28,7 @@ pub(crate) const SERIES: &[Series] = &[
         "apiserver_request_total",
         "counter",
         &["code", "verb"],
-        "Answers by status code and verb, those that the gateway gives itself included. CONNECT stands for logs, exec, attach, port-forward and proxy, other for requests refused before they were read.",
+        "Answers by status code and verb, those that the gateway gives itself included. CONNECT stands for logs, exec, attach, port-forward and proxy, other for OPTIONS and methods that Kubernetes does not know, and for requests refused before they were read.",
     ),
     series(
         "apiserver_current_inflight_requests",
@@ -40,13 +40,13 @@ pub(crate) const SERIES: &[Series] = &[
         "fairgate_request_phase_duration_seconds",
         "histogram",
         &["phase", "verb", "outcome"],
-        "Seconds of each phase of a request: wait (at the gate), first_byte (from sending to the head of the shard's answer), total (from arrival until the answer was handed to the connection; not of streams).",
+        "Seconds of each phase of a request: wait (at the gate), first_byte (from sending to the head of the shard's answer), total (from arrival until the answer was handed to the connection; not of streams that were opened). Without probes of the gateway itself.",
     ),
     series(
         "fairgate_stream_duration_seconds",
         "histogram",
         &["verb", "outcome"],
-        "Seconds that watches, logs, terminals and port-forwards lasted, from their arrival to their end.",
+        "Seconds that watches, logs, terminals and port-forwards lasted, from their arrival to their end; those that were refused are in the phases.",
     ),
     series("fairgate_requests_in_flight", "gauge", NONE, "Requests between their arrival and the end of their answer."),
     series(
@@ -104,8 +104,8 @@ pub(crate) const SERIES: &[Series] = &[
     series("fairgate_observers_workspaces", "gauge", SHARD, "Workspaces whose objects are counted."),
     series("fairgate_observers_unclaimed", "gauge", SHARD, "Workspaces with counted objects that no feed has named."),
     series("fairgate_observers_stale", "gauge", SHARD, "1 when the counts may be out of date."),
-    series("fairgate_observers_snapshots", "gauge", SHARD, "Times that all objects were counted anew."),
-    series("fairgate_observers_failures", "gauge", SHARD, "Times that counting broke off."),
+    series("fairgate_observers_snapshots_total", "counter", SHARD, "Times that all objects were counted anew."),
+    series("fairgate_observers_failures_total", "counter", SHARD, "Times that counting broke off."),
     // The schedulers, under upstream's names, summed over shards and workspaces.
     series("apiserver_flowcontrol_dispatched_requests_total", "counter", FLOW, "Requests that were let run."),
     series(
@@ -186,13 +186,13 @@ pub(crate) const SERIES: &[Series] = &[
         "fairgate_workspace_dispatched_requests_total",
         "counter",
         WORKSPACE,
-        "Requests of the workspace that were let run, since it became active.",
+        "Requests of the workspace that were let run, since it became active; that of _other may fall when a workspace gets a name of its own.",
     ),
     series(
         "fairgate_workspace_rejected_requests_total",
         "counter",
         &["workspace", "reason"],
-        "Requests of the workspace that fairness refused, since it became active.",
+        "Requests of the workspace that fairness refused, since it became active; that of _other may fall as above.",
     ),
 ];
 

@@ -16,7 +16,7 @@ use std::{
     task::Poll,
 };
 
-use apiserver_api::{Reason, Status};
+use apiserver_api::{Reason, Status, Verb};
 use fairness::Clock;
 use http::{
     HeaderValue, Method, Request, Response, StatusCode, Version,
@@ -73,7 +73,7 @@ pub(crate) async fn serve(
     let mut response = match outcome {
         Some(response) => response,
         None => {
-            flight.trail.outcome = Outcome::Refused("panic");
+            flight.trail.outcome = Outcome::Panic;
             worker.core.metrics.panics.increment(1);
             tracing::error!("a request's handler panicked");
             answer(&Status::new(Reason::InternalError, "the gateway failed on this request")).map(Reply::plain)
@@ -123,6 +123,7 @@ async fn steps(
     // Open to everybody and outside every level (FA-11).
     let query = parts.uri.query().unwrap_or_default();
     if let Some(response) = probes::probe(core, &parts.method, parts.uri.path(), query, true) {
+        trail.probe();
         return response.map(Reply::plain);
     }
     if core.draining.load(Relaxed) {
@@ -154,9 +155,18 @@ async fn steps(
     let query = parts.uri.query().unwrap_or_default();
     let mut plan = match admission::plan(core, &route, user, parts.method.as_str(), path, query) {
         Ok(plan) => plan,
+        // One watch too many.
+        Err(status) if status.code == 429 => {
+            trail.classify(Verb::Watch, false);
+            trail.outcome = Outcome::Rejected("watches");
+            return answer(&status).map(Reply::plain);
+        }
         Err(status) => return refuse(core, trail, peer, &status, Why::Request),
     };
     trail.classify(plan.verb, plan.kind == Kind::LongRunning);
+    if let (Some(draft), Some(ticket)) = (&mut trail.draft, &plan.ticket) {
+        draft.price(ticket);
+    }
     let mut response = admitted(worker, peer, trail, parts, body, &route, &caller, &mut plan).await;
     if let Some(Ticket { rules, class, .. }) = &plan.ticket {
         rules.uids.write(&rules.profile, route.workspace.as_ref(), *class, response.headers_mut());
@@ -182,10 +192,11 @@ async fn admitted(
     plan: &mut Plan,
 ) -> Response<Reply> {
     let core = &*worker.core;
-    if core.shards.get(route.shard).is_some_and(|s| s.shard.is_open_circuit(worker.number, || core.clock.now_ns())) {
-        let message = "the shard does not accept connections";
-        core.refused(Why::CircuitOpen, &peer.address, &message);
-        trail.outcome = Outcome::UpstreamError(Why::CircuitOpen.word());
+    let shard = core.shards.get(route.shard).map(|entry| &entry.shard);
+    if let Some(shard) = shard.filter(|s| s.is_open_circuit(worker.number, || core.clock.now_ns())) {
+        let (why, message) = ("circuit-open", "the shard does not accept connections");
+        core.metrics.shard_failed(&shard.name, why);
+        trail.outcome = Outcome::UpstreamError(why);
         return answer(&temporary(StatusCode::SERVICE_UNAVAILABLE, message, 1)).map(Reply::plain);
     }
     let permit = match admission::admit(worker, route, &caller.identity, plan, &parts, trail).await {
@@ -214,7 +225,7 @@ async fn admitted(
     // What asks for another protocol begins with a head as short as any.
     let limit =
         (plan.kind == Kind::Plain || protocol.is_some()).then(|| plan.timeout.map_or(longest, |t| t.min(longest)));
-    let counter = || trail.draft.as_mut().map(|draft| draft.count_bytes());
+    let counter = || trail.draft.as_ref().map(|draft| draft.count_bytes());
     let body = match plan.kind {
         Kind::LongRunning => Body::upload(body, None, counter),
         _ => Body::upload(body, Some(worker), counter),

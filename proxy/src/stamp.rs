@@ -69,12 +69,12 @@ impl<'a> Stamp<'a> {
             HeaderValue::from_str(id.as_hyphenated().encode_lower(&mut [0; 36])).ok()
         };
         let audit_id = if headers.contains_key(AUDIT_ID) { None } else { new_id() };
-        let wanted = trail.draft.as_ref().and_then(|draft| draft.wants_trace());
+        let wanted = trail.draft.as_ref().is_some_and(|draft| draft.wants_trace());
         let trace = Trace::take(headers, wanted, || mix(worker.next_number()));
         if let Some(draft) = &mut trail.draft {
             draft.trace = trace;
-            if audit_id.is_some() {
-                draft.audit_id.clone_from(&audit_id);
+            if let Some(id) = &audit_id {
+                draft.audit_id(id.as_bytes());
             }
         }
         Self {

@@ -5,8 +5,8 @@
 //! invalid one is dropped with its `tracestate` and the trace begins anew, as section 3.4 wants it. Who brings none
 //! gets none, unless somebody will read it: the request's line of the access log or its span.
 //!
-//! Nothing of it is believed: the `sampled` flag decides nothing here, so it does no harm to pass it on from anybody.
-//! (kube-apiserver takes the context of others than administrators for a hint too, and begins a trace of its own.)
+//! Nothing of it is believed: the `sampled` flag decides nothing here, and is passed on from anybody as it came. Traces
+//! that begin here do not have it: the gateway exports no spans, so shards should not begin to. (kube-apiserver takes the context of others than administrators for a hint too, and begins a trace of its own.)
 
 use http::{HeaderMap, HeaderName};
 
@@ -68,11 +68,11 @@ pub(crate) struct Trace {
 
 impl Trace {
     /// Takes the trace out of a request's headers. `ids` makes numbers that nobody has used. `wanted` says whether a
-    /// request that brings none gets one, and if so whether it will be recorded.
-    pub(crate) fn take(headers: &mut HeaderMap, wanted: Option<bool>, mut ids: impl FnMut() -> u64) -> Option<Self> {
+    /// request that brings none gets one.
+    pub(crate) fn take(headers: &mut HeaderMap, wanted: bool, mut ids: impl FnMut() -> u64) -> Option<Self> {
         let mut values = headers.get_all(&TRACEPARENT).iter();
         let (first, more) = (values.next(), values.next());
-        if first.is_none() && wanted.is_none() {
+        if first.is_none() && !wanted {
             return None;
         }
         let parent = first.filter(|_| more.is_none()).and_then(|value| Parent::parse(value.as_bytes()));
@@ -90,7 +90,7 @@ impl Trace {
                 trace_id: u128::from(id()) << 64 | u128::from(id()),
                 span_id: id(),
                 parent_id: None,
-                flags: RANDOM | if wanted == Some(true) { SAMPLED } else { 0 },
+                flags: RANDOM,
             },
         })
     }

@@ -14,9 +14,10 @@ use crate::{access_log::Draft, connection::Peer, core::Core, refused::Why};
 pub(crate) enum Outcome {
     /// The whole answer, the shard's or a probe's, was handed to the client's connection.
     Served,
-    /// The gateway itself answered, before the request came to a gate. With the door's reason.
+    /// The gateway itself answered: the request asks for what it may not have, is no request, or its body is not what
+    /// was promised. With the door's reason.
     Refused(&'static str),
-    /// Fairness or a limit of rates said no. With the gate's reason.
+    /// Fairness, a limit of rates or one of watches said no. With the reason.
     Rejected(&'static str),
     /// The shard gave no answer or broke it off.
     UpstreamError(&'static str),
@@ -26,11 +27,13 @@ pub(crate) enum Outcome {
     Cut(&'static str),
     /// The client went away first.
     Cancelled,
+    /// The gateway's own fault.
+    Panic,
 }
 
 /// Every name of an outcome, in the order of [`Outcome::number`].
-pub(crate) const OUTCOMES: [&str; 7] =
-    ["served", "refused", "rejected", "upstream-error", "timed-out", "cut", "cancelled"];
+pub(crate) const OUTCOMES: [&str; 8] =
+    ["served", "refused", "rejected", "upstream-error", "timed-out", "cut", "cancelled", "panic"];
 
 impl Outcome {
     pub(crate) fn number(self) -> usize {
@@ -42,12 +45,13 @@ impl Outcome {
             Self::TimedOut(_) => 4,
             Self::Cut(_) => 5,
             Self::Cancelled => 6,
+            Self::Panic => 7,
         }
     }
 }
 
-/// Every value of a `verb` label, in the order of [`verb_number`]: upstream's words, and `other` for what was refused
-/// before it was read.
+/// Every value of a `verb` label, in the order of [`verb_number`]: upstream's words, and `other` for methods that
+/// Kubernetes does not know and for what was refused before it was read.
 pub(crate) const VERBS: [&str; 10] =
     ["GET", "LIST", "WATCH", "POST", "PUT", "PATCH", "DELETE", "DELETECOLLECTION", "CONNECT", "other"];
 const CONNECT: u8 = 8;
@@ -81,6 +85,8 @@ pub(crate) struct Trail {
     pub(crate) verb: u8,
     /// A watch, a log, a terminal: its length says nothing about anybody's speed.
     pub(crate) is_stream: bool,
+    /// Of the gateway's own health.
+    pub(crate) is_probe: bool,
     /// Of the answer, as soon as there is one.
     pub(crate) code: Option<StatusCode>,
     pub(crate) outcome: Outcome,
@@ -103,6 +109,7 @@ impl Trail {
             head_ns: None,
             verb: OTHER,
             is_stream: false,
+            is_probe: false,
             code: None,
             outcome: Outcome::Cancelled,
             bytes_out: 0,
@@ -114,7 +121,21 @@ impl Trail {
     /// Notes what kind of request it is.
     pub(crate) fn classify(&mut self, verb: Verb, is_long_running: bool) {
         self.is_stream = verb == Verb::Watch || is_long_running;
+        if let Some(draft) = &mut self.draft {
+            draft.verb = verb.as_str();
+        }
         self.verb = if is_long_running && verb != Verb::Watch { CONNECT } else { verb_number(verb) };
+    }
+
+    /// Notes that it asks for the gateway's own health.
+    pub(crate) fn probe(&mut self) {
+        self.is_probe = true;
+        self.classify(Verb::Get, false);
+    }
+
+    /// Whether it is a stream that was opened, and not refused.
+    pub(crate) fn is_open_stream(&self) -> bool {
+        self.is_stream && self.code.is_some_and(|code| code.is_success() || code == StatusCode::SWITCHING_PROTOCOLS)
     }
 
     /// Notes and counts that it got no further than the door.

@@ -57,6 +57,14 @@ spec:
   - subjects: [{ kind: Group, group: { name: "*" } }]
     resourceRules: [{ verbs: ["*"], apiGroups: ["*"], resources: ["*"], clusterScope: true, namespaces: ["*"] }]
     nonResourceRules: [{ verbs: ["*"], nonResourceURLs: ["*"] }]
+---
+apiVersion: fairgate.dev/v1alpha1
+kind: WorkspaceClass
+metadata: { name: slow }
+spec:
+  match: { paths: ["slow"] }
+  nominalConcurrencyShares: 10
+  rateLimit: { perUser: { requestsPerSecond: 1, burst: 1 } }
 "#;
 
 /// A gateway with a log of everything.
@@ -153,7 +161,7 @@ async fn a_served_request_has_every_field() {
         serde_json::json!({
             "user": "system:anonymous", "groups": 1, "workspace": "root:org", "verb": "list", "apiGroup": "apps",
             "apiVersion": "v1", "resource": "deployments", "namespace": "shop", "method": "GET",
-            "path": "/clusters/root:org/apis/apps/v1/namespaces/shop/deployments?limit=5&continue=*",
+            "path": "/clusters/root:org/apis/apps/v1/namespaces/shop/deployments?limit=5&*",
             "protocol": "HTTP/1.1", "client": "127.0.0.1", "userAgent": "kubectl/v1.34", "flowSchema": "open",
             "priorityLevel": "open", "seatsCharged": 1, "queueWaitMs": 0.0, "bytesIn": 0, "bytesOut": 100_000,
             "status": 200, "outcome": "served", "shard": "root", "parentSpanID": "00f067aa0ba902b7",
@@ -183,7 +191,7 @@ async fn a_served_request_has_every_field() {
     // Its line is wanted, so it has a trace although it brought none.
     let told = parts[1].headers["traceparent"].to_str().unwrap();
     let [trace, span] = ["traceID", "spanID"].map(|field| lines[1][field].as_str().unwrap());
-    assert_eq!(told, format!("00-{trace}-{span}-03"));
+    assert_eq!(told, format!("00-{trace}-{span}-02"));
 }
 
 #[tokio::test]
@@ -355,7 +363,7 @@ async fn a_tunnel_is_one_line_when_it_ends() {
     check(
         &logged.lines(1).await[0],
         serde_json::json!({ "status": 101, "outcome": "served", "verb": "create", "subresource": "exec", "name": "p",
-            "path": "/clusters/a/api/v1/namespaces/n/pods/p/exec?command=*", "bytesIn": 10, "bytesOut": 20,
+            "path": "/clusters/a/api/v1/namespaces/n/pods/p/exec?*", "bytesIn": 10, "bytesOut": 20,
             "priorityLevel": null }),
     );
     let text = admin(logged.gateway(), "/metrics").await;
@@ -401,6 +409,74 @@ async fn who_acts_for_another_is_named_beside_it() {
     );
 }
 
+#[tokio::test]
+async fn who_asks_too_often_is_logged_with_level_and_price() {
+    let logged = Logged::start(local(|_| async { ok("ok") }), 0);
+    for _ in 0..20 {
+        once(logged.gateway(), get("/clusters/slow/api")).await;
+    }
+    let lines = logged.stop();
+    assert!(!lines.is_empty(), "the rate of one a second was never exceeded");
+    for line in &lines {
+        check(
+            line,
+            serde_json::json!({ "status": 429, "outcome": "rejected:rate-limit", "flowSchema": "open",
+                "priorityLevel": "open", "seatsCharged": 1, "queueWaitMs": null }),
+        );
+    }
+}
+
+#[tokio::test]
+async fn whom_a_token_stands_for_is_not_guessed() {
+    let logged = Logged::start(local(|_| async { ok("ok") }), AccessLog::MILLION);
+    let mut request = get("/clusters/a/api");
+    request.headers_mut().insert("authorization", "Bearer t0ken".parse().unwrap());
+    once(logged.gateway(), request).await;
+    once(logged.gateway(), get("/clusters/a/api")).await;
+    let lines = logged.lines(2).await;
+    check(&lines[0], serde_json::json!({ "user": null, "groups": null, "impersonatedBy": null, "status": 200 }));
+    check(&lines[1], serde_json::json!({ "user": "system:anonymous", "groups": 1, "status": 200 }));
+    assert!(!std::fs::read_to_string(&logged.file).unwrap().contains("t0ken"));
+}
+
+#[tokio::test]
+async fn what_is_asked_of_a_proxied_service_is_nowhere_in_the_log() {
+    let logged = Logged::start(local(|_| async { ok("ok") }), AccessLog::MILLION);
+    let path = "/clusters/a/api/v1/namespaces/n/services/s/proxy/reset/s3cret?limit=s3cret&s3cret";
+    once(logged.gateway(), get(path)).await;
+    let line = &logged.lines(1).await[0];
+    check(
+        line,
+        serde_json::json!({ "path": "/clusters/a/api/v1/namespaces/n/services/s/proxy/*?*", "subresource": "proxy",
+            "resource": "services", "name": "s", "namespace": "n" }),
+    );
+    assert!(!line.to_string().contains("s3cret"), "{line:#}");
+}
+
+#[tokio::test]
+async fn an_upload_that_does_not_go_on_has_one_outcome_over_both_protocols() {
+    let limits = Limits { stall_timeout: Duration::from_secs(1), ..Limits::default() };
+    let logged = Logged::with(remote(upstream(big).await), AccessLog::MILLION, limits);
+    let post = |base: &str| {
+        let (sender, body) = channel();
+        sender.send("begun".into()).unwrap();
+        (sender, Request::post(format!("{base}/clusters/a/api/v1/namespaces/n/pods")).header("host", "door").body(body))
+    };
+    let (_held, request) = post("");
+    let answer = h1(logged.gateway()).await.send_request(request.unwrap()).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::REQUEST_TIMEOUT);
+    let (_also, request) = post("http://door");
+    let answer = h2(logged.gateway()).await.send_request(request.unwrap()).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::REQUEST_TIMEOUT);
+    let lines = logged.lines(2).await;
+    for (line, protocol) in lines.iter().zip(["HTTP/1.1", "HTTP/2"]) {
+        check(
+            line,
+            serde_json::json!({ "protocol": protocol, "outcome": "refused:stalled", "status": 408, "bytesIn": 5 }),
+        );
+    }
+}
+
 /// Takes what the subscriber writes.
 #[derive(Clone, Default)]
 struct Written(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
@@ -438,9 +514,8 @@ async fn a_request_is_a_span_whose_last_event_says_the_same() {
     );
     check(
         &events[0]["span"],
-        serde_json::json!({ "name": "request", "method": "GET", "path": "/clusters/spans/api/v1/pods?limit=1&x=*" }),
+        serde_json::json!({ "name": "request", "method": "GET", "path": "/clusters/spans/api/v1/pods?limit=1&*" }),
     );
-    // Nobody has chosen it for the log: the trace is there, and is not recorded.
     let told = seen.take()[0].headers["traceparent"].to_str().unwrap().to_owned();
     assert!(told.contains(events[0]["fields"]["trace_id"].as_str().unwrap()) && told.ends_with("-02"), "{told}");
 }

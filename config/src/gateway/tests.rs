@@ -208,9 +208,9 @@ fn an_access_log_has_a_place_and_a_share() {
         ("{sample: 1}", "accessLog.file: is missing"),
         ("{file: a, sample: 1.5}", "accessLog.sample: is 1.5; want"),
         ("{file: a, sample: -0.1}", "accessLog.sample: is -0.1; want"),
-        ("{file: a, sample: 5%}", "accessLog.sample: "),
+        ("{file: a, sample: 5%}", "accessLog.sample: is the text \"5%\"; want a number"),
         ("{file: a, errorsPerSecond: 1000000}", "accessLog.errorsPerSecond: is 1000000; want"),
-        ("{file: a, rate: 1}", "accessLog.rate: "),
+        ("{file: a, rate: 1}", "accessLog.rate: is no known key; want"),
     ] {
         let faults = parse(&format!(", accessLog: {log}")).unwrap_err();
         assert!(faults.iter().any(|f| f.contains(fault)), "{log}: {faults:?}");

@@ -3,22 +3,23 @@
 use std::{borrow::Cow, time::Duration};
 
 use apiserver_api::RequestInfo;
-use http::{HeaderValue, Uri, Version};
+use http::Version;
+use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use super::Draft;
-use crate::{
-    route,
-    trail::{Outcome, Trail},
+use super::{
+    Draft,
+    texts::{Piece, cut},
 };
+use crate::trail::{Outcome, Trail};
 
-/// Bytes of a path with its query, and of a header's value; the rest is cut off.
+/// Bytes of a path with its query, and of what is read of them; the rest is cut off.
 const PATH_MAX: usize = 1024;
-const HEADER_MAX: usize = 256;
+const PART_MAX: usize = 512;
 
-/// Keys of a query whose values are shown. All others may be secret (a command line of exec, what a proxied service is
-/// asked) or are long and mean nothing to people (`continue`).
+/// Keys of a query that are shown with their values. All other pairs may be secret (a command line of exec, a token that
+/// stands alone) or are long and mean nothing to people (`continue`).
 const SHOWN: [&str; 24] = [
     "allowWatchBookmarks",
     "container",
@@ -80,7 +81,7 @@ pub(crate) struct Line<'a> {
     protocol: &'static str,
     client: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    user_agent: Option<Cow<'a, str>>,
+    user_agent: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     flow_schema: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,7 +101,7 @@ pub(crate) struct Line<'a> {
     status: Option<u16>,
     outcome: Cow<'static, str>,
     #[serde(rename = "auditID", skip_serializing_if = "Option::is_none")]
-    audit_id: Option<Cow<'a, str>>,
+    audit_id: Option<&'a str>,
     #[serde(rename = "traceID", skip_serializing_if = "Option::is_none")]
     trace_id: Option<String>,
     #[serde(rename = "spanID", skip_serializing_if = "Option::is_none")]
@@ -117,58 +118,51 @@ impl<'a> Line<'a> {
     pub(crate) fn of(draft: &'a Draft, trail: &Trail, wall: (OffsetDateTime, u64)) -> Option<Self> {
         let (now, now_ns) = wall;
         let arrived = now - Duration::from_nanos(now_ns.saturating_sub(trail.arrived_ns));
-        let query = draft.uri.query().unwrap_or_default();
+        let text = |piece| draft.texts.get(piece);
+        let [method, path, query] = [Piece::Method, Piece::Path, Piece::Query].map(|p| text(p).unwrap_or_default());
+        let rest = path.get(draft.rest_at..).filter(|rest| !rest.is_empty()).unwrap_or("/");
         // What was not routed has no path that means anything.
-        let info = draft.shard.as_ref().and_then(|_| {
-            RequestInfo::parse(draft.method.as_str(), route::rest(&draft.uri, draft.rest_at), query).ok()
-        });
-        let (mut verb, mut parts) = ("", [const { Cow::Borrowed("") }; 6]);
-        if let Some(info) = info {
-            verb = info.verb.as_str();
-            parts = [info.api_group, info.api_version, info.resource, info.subresource, info.namespace, info.name];
-        }
-        let [api_group, api_version, resource, subresource, namespace, name] = parts;
-        let level = draft.level.as_ref().map(|(rules, class, cost)| (&rules.profile, class, cost));
-        let prefix = draft.uri.path().get(..draft.rest_at).and_then(|prefix| prefix.strip_prefix("/clusters/"));
-        let user = draft.identity.as_ref().map(|identity| &identity.user);
+        let info = text(Piece::Shard).and_then(|_| RequestInfo::parse(method, rest, query).ok());
+        let parts = info
+            .map(|info| [info.api_group, info.api_version, info.resource, info.subresource, info.namespace, info.name]);
+        let [api_group, api_version, resource, subresource, namespace, name] =
+            parts.unwrap_or([const { Cow::Borrowed("") }; 6]).map(short);
+        let prefix = path.get(..draft.rest_at).and_then(|prefix| prefix.strip_prefix("/clusters/"));
         Some(Self {
             time: arrived.format(&Rfc3339).ok()?,
-            user: user.map(|user| &*user.name),
-            groups: user.map(|user| user.groups.len() as u64),
-            impersonated_by: draft.impersonator.as_ref().map(|identity| &*identity.user.name),
-            workspace: prefix,
-            cluster: draft.workspace.as_ref().map(|name| name.as_str()),
-            verb,
+            user: text(Piece::User),
+            groups: draft.groups,
+            impersonated_by: text(Piece::Impersonator),
+            workspace: prefix.map(|prefix| cut(prefix, PART_MAX)),
+            cluster: text(Piece::Cluster),
+            verb: draft.verb,
             api_group,
             api_version,
             resource,
             subresource,
             namespace,
             name,
-            method: draft.method.as_str(),
-            path: path(&draft.uri),
+            method,
+            path: shown(path, text(Piece::Query)),
             protocol: protocol(draft.version),
-            client: draft.client.as_ref().and_then(|ip| ip.to_str().ok()).unwrap_or_default(),
-            user_agent: draft.user_agent.as_ref().map(text),
-            flow_schema: level.and_then(|(p, class, _)| {
-                p.flow_schemas().get(usize::from(class.flow_schema)).map(|schema| &*schema.name)
-            }),
-            priority_level: level
-                .and_then(|(p, class, _)| p.levels().get(usize::from(class.level)).map(|level| &*level.name)),
-            seats_estimated: level.map(|(_, _, cost)| cost.raw_seats),
-            seats_charged: level.map(|(_, _, cost)| cost.initial_seats.max(cost.final_seats)),
+            client: text(Piece::Client).unwrap_or_default(),
+            user_agent: text(Piece::UserAgent),
+            flow_schema: text(Piece::FlowSchema),
+            priority_level: text(Piece::PriorityLevel),
+            seats_estimated: draft.cost.map(|cost| cost.raw_seats),
+            seats_charged: draft.cost.map(|cost| cost.initial_seats.max(cost.final_seats)),
             queue_wait_ms: trail.wait_ns(trail.ended_ns).map(ms),
             first_byte_ms: trail.first_byte_ns().map(ms),
             total_ms: ms(trail.ended_ns.saturating_sub(trail.arrived_ns)),
-            bytes_in: draft.bytes_in.as_ref().map_or(0, |bytes| bytes.load(std::sync::atomic::Ordering::Relaxed)),
+            bytes_in: draft.bytes_in.load(std::sync::atomic::Ordering::Relaxed),
             bytes_out: trail.bytes_out,
             status: trail.code.map(|code| code.as_u16()),
             outcome: outcome(trail.outcome),
-            audit_id: draft.audit_id.as_ref().map(text),
+            audit_id: text(Piece::AuditId),
             trace_id: draft.trace.map(|trace| format!("{:032x}", trace.trace_id)),
             span_id: draft.trace.map(|trace| format!("{:016x}", trace.span_id)),
             parent_span_id: draft.trace.and_then(|trace| trace.parent_id).map(|id| format!("{id:016x}")),
-            shard: draft.shard.as_deref(),
+            shard: text(Piece::Shard),
         })
     }
 
@@ -201,7 +195,7 @@ impl<'a> Line<'a> {
             bytes_out = self.bytes_out,
             status = self.status,
             outcome = &*self.outcome,
-            audit_id = self.audit_id.as_deref(),
+            audit_id = self.audit_id,
             trace_id = self.trace_id.as_deref(),
             span_id = self.span_id.as_deref(),
             parent_span_id = self.parent_span_id.as_deref(),
@@ -228,6 +222,7 @@ fn outcome(outcome: Outcome) -> Cow<'static, str> {
     match outcome {
         Outcome::Served => "served".into(),
         Outcome::Cancelled => "cancelled".into(),
+        Outcome::Panic => "panic".into(),
         Outcome::Refused(why) => format!("refused:{why}").into(),
         Outcome::Rejected(why) => format!("rejected:{why}").into(),
         Outcome::UpstreamError(why) => format!("upstream-error:{why}").into(),
@@ -236,37 +231,38 @@ fn outcome(outcome: Outcome) -> Cow<'static, str> {
     }
 }
 
-fn text(value: &HeaderValue) -> Cow<'_, str> {
-    match String::from_utf8_lossy(value.as_bytes()) {
-        Cow::Borrowed(text) => Cow::Borrowed(cut(text, HEADER_MAX)),
-        Cow::Owned(text) => Cow::Owned(cut(&text, HEADER_MAX).to_owned()),
+fn short(part: Cow<'_, str>) -> Cow<'_, str> {
+    match part {
+        Cow::Borrowed(part) => Cow::Borrowed(cut(part, PART_MAX)),
+        Cow::Owned(part) => Cow::Owned(cut(&part, PART_MAX).to_owned()),
     }
 }
 
-/// As much of `text` as fits.
-fn cut(text: &str, max: usize) -> &str {
-    let mut end = max.min(text.len());
-    while !text.is_char_boundary(end) {
-        end -= 1;
+/// Path and query as the client wrote them, without what may be secret: pairs whose key is not in [`SHOWN`] are `*`, and
+/// so are what stands behind a segment `proxy` and its query, which are a proxied service's own.
+pub(super) fn shown(path: &str, query: Option<&str>) -> String {
+    let mut end = 0;
+    let is_proxy = |segment: &str| percent_decode_str(segment).eq("proxy".bytes());
+    let proxied = path.split('/').find_map(|segment| {
+        end += segment.len() + 1;
+        is_proxy(segment).then_some(end)
+    });
+    let mut out = cut(path.get(..proxied.unwrap_or(path.len())).unwrap_or(path), PATH_MAX).to_owned();
+    if proxied.is_some_and(|end| end < path.len()) {
+        out.push('*');
     }
-    text.get(..end).unwrap_or_default()
-}
-
-/// Path and query as the client wrote them; of the query, values that may be secret are replaced by `*`.
-pub(super) fn path(uri: &Uri) -> String {
-    let mut out = cut(uri.path(), PATH_MAX).to_owned();
-    for (n, pair) in uri.query().into_iter().flat_map(|query| query.split('&')).enumerate() {
-        let (key, value) = pair.split_once('=').map_or((pair, None), |(key, value)| (key, Some(value)));
+    if proxied.is_some() {
+        out.push_str(if query.is_some() { "?*" } else { "" });
+        return out;
+    }
+    for (n, pair) in query.into_iter().flat_map(|query| query.split('&')).enumerate() {
+        let pair = if pair.split('=').next().is_some_and(|key| SHOWN.contains(&key)) { pair } else { "*" };
         if out.len() + pair.len() > PATH_MAX {
             out.push('…');
             break;
         }
         out.push(if n == 0 { '?' } else { '&' });
-        out.push_str(key);
-        if let Some(value) = value {
-            out.push('=');
-            out.push_str(if value.is_empty() || SHOWN.contains(&key) { value } else { "*" });
-        }
+        out.push_str(pair);
     }
     out
 }
@@ -275,28 +271,41 @@ pub(super) fn path(uri: &Uri) -> String {
 mod tests {
     use super::*;
 
-    fn shown(uri: &str) -> String {
-        path(&uri.parse().unwrap())
+    fn of(uri: &str) -> String {
+        let uri: http::Uri = uri.parse().unwrap();
+        shown(uri.path(), uri.query())
     }
 
     #[test]
-    fn values_of_a_query_that_may_be_secret_are_not_shown() {
+    fn what_may_be_secret_in_a_query_is_not_shown() {
         for (uri, want) in [
             ("/a?watch=1&limit=5&labelSelector=a%3Db", "/a?watch=1&limit=5&labelSelector=a%3Db"),
-            ("/a?command=mysql&command=-psecret&tty=true", "/a?command=*&command=*&tty=true"),
-            ("/a?continue=abc&x=&y&&%6cimit=5", "/a?continue=*&x=&y&&%6cimit=*"),
-            ("/a?access_token=t=u", "/a?access_token=*"),
+            ("/a?command=mysql&command=-psecret&tty=true", "/a?*&*&tty=true"),
+            ("/a?continue=abc&x=&watch&&%6cimit=5", "/a?*&*&watch&*&*"),
+            ("/a?access_token=t=u", "/a?*"),
+            ("/a?eyJhbGciOiJSUzI1NiJ9.e30.c2ln", "/a?*"),
             ("/a", "/a"),
-            ("/a?", "/a?"),
+            ("/a?", "/a?*"),
         ] {
-            assert_eq!(shown(uri), want);
+            assert_eq!(of(uri), want);
         }
-        let long = shown(&format!("/{}?{}", "p".repeat(2000), "q=1&".repeat(2000)));
+        let long = of(&format!("/{}?{}", "p".repeat(2000), "q=1&".repeat(2000)));
         assert!(long.len() <= PATH_MAX + '…'.len_utf8() && long.ends_with('…'), "{}", long.len());
     }
 
     #[test]
-    fn a_text_is_cut_between_characters() {
-        assert_eq!((cut("äöü", 3), cut("äöü", 4), cut("abc", 9)), ("ä", "äö", "abc"));
+    fn what_a_proxied_service_is_asked_is_not_shown() {
+        let pod = "/clusters/a/api/v1/namespaces/n/pods/p";
+        for (asked, want) in [
+            ("/proxy", "/proxy"),
+            ("/proxy/", "/proxy/"),
+            ("/proxy/reset/t0ken?limit=5", "/proxy/*?*"),
+            ("/proxy?limit=5", "/proxy?*"),
+            ("/prox%79/t0ken", "/prox%79/*"),
+            ("/log?follow=true", "/log?follow=true"),
+            ("/proxying/x", "/proxying/x"),
+        ] {
+            assert_eq!(of(&format!("{pod}{asked}")), format!("{pod}{want}"));
+        }
     }
 }

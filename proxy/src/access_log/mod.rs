@@ -6,35 +6,38 @@
 //! * Which requests are logged is decided by number, not by what clients say. What went wrong is logged beyond the
 //!   sample, up to a limit a second.
 //!
+//! * What waits for the writer is bounded by lines and by bytes, and every text of a line by its length.
+//!
 //! # Costs
-//! Off: a look at an option and at the level of the log, twice a request. On: a draft per request, which is used again
-//! unless its line is written, so nothing is allocated for the others.
+//! Off: a look at an option and at the level of the log, twice a request. On: a draft per request with a few hundred
+//! bytes of text copied, which is used again unless its line is written: nothing is allocated for the others, and no
+//! counter is touched that another core touches too.
 
 mod line;
+mod texts;
 mod writer;
 
 use std::{
     cell::RefCell,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
         mpsc::{SyncSender, TrySendError},
     },
 };
 
-use apiserver_api::ClusterName;
 use config::AccessLog as Settings;
-use fairness::{Classified, Cost};
-use http::{HeaderValue, Method, Request, Uri, Version, header::USER_AGENT};
+use fairness::Cost;
+use http::{Request, Version, header::USER_AGENT};
 
+use self::texts::{Piece, Texts};
 pub(crate) use self::{line::Line, writer::Writer};
 use crate::{
     admission::Ticket,
     connection::Peer,
     core::Core,
-    identity::{Caller, Identity},
+    identity::Caller,
     route::Route,
-    rules::Rules,
     stamp::AUDIT_ID,
     trace::Trace,
     trail::{Outcome, Trail},
@@ -43,6 +46,8 @@ use crate::{
 
 /// Lines that may wait for the writer.
 const LINES_MAX: usize = 8192;
+/// Bytes that they may have together.
+const BYTES_MAX: usize = 16 << 20;
 /// Drafts that a worker keeps to use again.
 const SPARE_MAX: usize = 256;
 
@@ -58,7 +63,7 @@ pub(crate) struct AccessLog {
     lines: SyncSender<Box<Draft>>,
     /// A request whose number, mixed, is below this is logged.
     below: u64,
-    quotas: Box<[Quota]>,
+    quota: Quota,
     pub(crate) counts: Arc<Counts>,
 }
 
@@ -70,24 +75,28 @@ pub(crate) struct Counts {
     pub(crate) dropped: AtomicU64,
     /// They could not be written.
     pub(crate) failed: AtomicU64,
+    /// Bytes of those that wait for the writer.
+    waiting: AtomicUsize,
 }
 
-/// What one worker may log of what went wrong, this second: the tick, and the lines so far. Only its thread counts.
+/// What all workers together may log of what went wrong, this second: the second, and the lines so far. Touched by
+/// requests that went wrong only.
 struct Quota {
     max: u32,
     used: AtomicU64,
 }
 
 impl Quota {
-    fn take(&self, tick: u32) -> bool {
-        let used = self.used.load(Relaxed);
-        let (second, count) = (used >> 32, used & u64::from(u32::MAX));
-        let count = if second == u64::from(tick) { count } else { 0 };
-        if count >= u64::from(self.max) {
-            return false;
-        }
-        self.used.store(u64::from(tick) << 32 | (count + 1), Relaxed);
-        true
+    /// Takes one of the second that `now_ns` is in. Workers end their requests in no order: one that is late counts
+    /// for the newest second.
+    fn take(&self, now_ns: u64) -> bool {
+        let now = now_ns / 1_000_000_000;
+        let next = |used: u64| {
+            let (second, count) = (used >> 32, used & u64::from(u32::MAX));
+            let (second, count) = if now > second { (now, 0) } else { (second, count) };
+            (count < u64::from(self.max)).then_some(second << 32 | (count + 1))
+        };
+        self.used.fetch_update(Relaxed, Relaxed, next).is_ok()
     }
 }
 
@@ -106,13 +115,12 @@ impl AccessLog {
 
     /// Whether what goes wrong is logged beyond the sample.
     fn is_told_of_errors(&self) -> bool {
-        self.quotas.first().is_some_and(|quota| quota.max > 0)
+        self.quota.max > 0
     }
 
     /// Passes a draft on to the writer, or back to be used again.
-    fn end(&self, worker: &Worker, mut draft: Box<Draft>, trail: Trail) {
-        let is_wanted = draft.is_sampled
-            || (is_wrong(&trail) && self.quotas.get(worker.number).is_some_and(|quota| quota.take(worker.tick())));
+    fn end(&self, mut draft: Box<Draft>, trail: Trail) {
+        let is_wanted = draft.is_sampled || (is_wrong(&trail) && self.quota.take(trail.ended_ns));
         if !is_wanted {
             return recycle(draft);
         }
@@ -122,7 +130,12 @@ impl AccessLog {
 
     /// Leaves a line to the writer, if it has room.
     fn offer(&self, draft: Box<Draft>) {
-        if let Err(TrySendError::Full(draft) | TrySendError::Disconnected(draft)) = self.lines.try_send(draft) {
+        let size = draft.size();
+        // Counted first: the writer may have taken it before this thread goes on.
+        let waiting = self.counts.waiting.fetch_add(size, Relaxed);
+        let sent = if waiting + size > BYTES_MAX { Err(TrySendError::Full(draft)) } else { self.lines.try_send(draft) };
+        if let Err(TrySendError::Full(draft) | TrySendError::Disconnected(draft)) = sent {
+            self.counts.waiting.fetch_sub(size, Relaxed);
             self.counts.dropped.fetch_add(1, Relaxed);
             recycle(draft);
         }
@@ -135,13 +148,15 @@ fn is_wrong(trail: &Trail) -> bool {
     match trail.outcome {
         _ if code == 429 || code >= 500 => true,
         Outcome::Served | Outcome::Refused(_) | Outcome::Cut("drain") => false,
-        Outcome::Rejected(_) | Outcome::UpstreamError(_) | Outcome::TimedOut(_) | Outcome::Cut(_) => true,
+        Outcome::Rejected(_) | Outcome::UpstreamError(_) | Outcome::TimedOut(_) | Outcome::Cut(_) | Outcome::Panic => {
+            true
+        }
         Outcome::Cancelled => !trail.is_stream || trail.code.is_none(),
     }
 }
 
 fn recycle(mut draft: Box<Draft>) {
-    *draft = Draft::default();
+    draft.clear();
     SPARE.with_borrow_mut(|spare| {
         if spare.len() < SPARE_MAX {
             spare.push(draft);
@@ -149,26 +164,22 @@ fn recycle(mut draft: Box<Draft>) {
     });
 }
 
-/// What a line needs of a request. Shares what the request has anyway; no text is copied.
+/// What a line needs of a request. Its own: it shares nothing with the request or its connection.
 #[derive(Default)]
 pub(crate) struct Draft {
     is_sampled: bool,
     span: Option<tracing::Span>,
-    method: Method,
     version: Version,
-    uri: Uri,
+    texts: Texts,
+    /// Where the Kubernetes part of the path begins.
     rest_at: usize,
-    client: Option<HeaderValue>,
-    user_agent: Option<HeaderValue>,
-    pub(crate) audit_id: Option<HeaderValue>,
+    /// As Kubernetes spells it; empty until the path has been read.
+    pub(crate) verb: &'static str,
+    groups: Option<u64>,
     pub(crate) trace: Option<Trace>,
-    identity: Option<Arc<Identity>>,
-    impersonator: Option<Arc<Identity>>,
-    workspace: Option<ClusterName>,
-    shard: Option<Arc<str>>,
-    level: Option<(Arc<Rules>, Classified, Cost)>,
-    /// Bytes of the request's body, where it has one.
-    bytes_in: Option<Arc<AtomicU64>>,
+    cost: Option<Cost>,
+    /// Bytes of the request's body.
+    bytes_in: Arc<AtomicU64>,
     /// Added at the end.
     trail: Option<Trail>,
 }
@@ -178,11 +189,12 @@ impl Draft {
     pub(crate) fn begin<B>(worker: &Worker, peer: &Peer, request: &Request<B>) -> (Option<Box<Self>>, tracing::Span) {
         let log = worker.core.access_log.as_ref();
         let is_sampled = log.is_some_and(|log| log.is_sampled(worker.next_number()));
+        let uri = request.uri();
         let span = tracing::debug_span!(
             target: "fairgate::request",
             "request",
             method = %request.method(),
-            path = line::path(request.uri()),
+            path = line::shown(uri.path(), uri.query()),
         );
         let is_traced = !span.is_disabled();
         if !is_sampled && !is_traced && !log.is_some_and(AccessLog::is_told_of_errors) {
@@ -191,41 +203,87 @@ impl Draft {
         let mut draft = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
         draft.is_sampled = is_sampled;
         draft.span = is_traced.then(|| span.clone());
-        draft.method.clone_from(request.method());
         draft.version = request.version();
-        draft.uri.clone_from(request.uri());
-        draft.client = Some(peer.address.clone());
-        draft.user_agent = request.headers().get(USER_AGENT).cloned();
-        draft.audit_id = request.headers().get(AUDIT_ID).cloned();
+        let texts = &mut draft.texts;
+        texts.put(Piece::Method, request.method().as_str());
+        texts.put(Piece::Path, uri.path());
+        if let Some(query) = uri.query() {
+            texts.put_query(query);
+        }
+        texts.put_bytes(Piece::Client, peer.address.as_bytes());
+        for (piece, name) in [(Piece::UserAgent, &USER_AGENT), (Piece::AuditId, &AUDIT_ID)] {
+            if let Some(value) = request.headers().get(name) {
+                texts.put_bytes(piece, value.as_bytes());
+            }
+        }
         (Some(draft), span)
     }
 
-    /// Notes who asks.
+    /// Notes who asks, if the gateway knows it: whom a bearer token stands for is for the shard to say.
     pub(crate) fn identify(&mut self, caller: &Caller) {
-        self.impersonator.clone_from(&caller.impersonator);
-        self.identity = Some(caller.identity.clone());
+        if !caller.vouched {
+            return;
+        }
+        let user = &caller.identity.user;
+        self.texts.put(Piece::User, &user.name);
+        self.groups = Some(user.groups.len() as u64);
+        if let Some(own) = &caller.impersonator {
+            self.texts.put(Piece::Impersonator, &own.user.name);
+        }
     }
 
     /// Notes where it goes.
     pub(crate) fn route(&mut self, core: &Core, route: &Route) {
         self.rest_at = route.rest_at;
-        self.workspace.clone_from(&route.workspace);
-        self.shard = core.shards.get(route.shard).map(|entry| entry.shard.name.clone());
+        if let Some(name) = &route.workspace {
+            self.texts.put(Piece::Cluster, name.as_str());
+        }
+        if let Some(entry) = core.shards.get(route.shard) {
+            self.texts.put(Piece::Shard, &entry.shard.name);
+        }
     }
 
     /// Notes its level and price.
-    pub(crate) fn price(&mut self, ticket: &Ticket) {
-        self.level = Some((ticket.rules.clone(), ticket.class, ticket.cost));
+    pub(crate) fn price(&mut self, Ticket { rules, class, cost }: &Ticket) {
+        if let Some(schema) = rules.profile.flow_schemas().get(usize::from(class.flow_schema)) {
+            self.texts.put(Piece::FlowSchema, &schema.name);
+        }
+        if let Some(level) = rules.profile.levels().get(usize::from(class.level)) {
+            self.texts.put(Piece::PriorityLevel, &level.name);
+        }
+        self.cost = Some(*cost);
+    }
+
+    /// Notes under which name the shard has it in its audit log.
+    pub(crate) fn audit_id(&mut self, id: &[u8]) {
+        self.texts.put_bytes(Piece::AuditId, id);
     }
 
     /// For the body of the request: counts its bytes.
-    pub(crate) fn count_bytes(&mut self) -> Arc<AtomicU64> {
-        self.bytes_in.get_or_insert_default().clone()
+    pub(crate) fn count_bytes(&self) -> Arc<AtomicU64> {
+        self.bytes_in.clone()
     }
 
     /// Whether the trace of a request that brings none will be read; see [`Trace::take`].
-    pub(crate) fn wants_trace(&self) -> Option<bool> {
-        (self.is_sampled || self.span.is_some()).then_some(self.is_sampled)
+    pub(crate) fn wants_trace(&self) -> bool {
+        self.is_sampled || self.span.is_some()
+    }
+
+    /// Bytes that it takes while it waits for the writer.
+    fn size(&self) -> usize {
+        size_of::<Self>() + self.texts.capacity()
+    }
+
+    /// Makes it one for another request, which finds its buffer and, unless a body still counts with it, its counter.
+    fn clear(&mut self) {
+        let Self { is_sampled, span, version, texts, rest_at, verb, groups, trace, cost, bytes_in, trail } = self;
+        texts.clear();
+        match Arc::get_mut(bytes_in) {
+            Some(count) => *count.get_mut() = 0,
+            None => *bytes_in = Arc::default(),
+        }
+        (*is_sampled, *version, *rest_at, *verb) = (false, Version::default(), 0, "");
+        (*span, *groups, *trace, *cost, *trail) = (None, None, None, None, None);
     }
 
     /// The request has ended.
@@ -236,7 +294,7 @@ impl Draft {
             line.trace(span);
         }
         match &worker.core.access_log {
-            Some(log) => log.end(worker, self, trail),
+            Some(log) => log.end(self, trail),
             None => recycle(self),
         }
     }

@@ -4,9 +4,13 @@ use http::StatusCode;
 
 use super::*;
 
+fn quota(max: u32) -> Quota {
+    Quota { max, used: 0.into() }
+}
+
 fn log(per_million: u32) -> AccessLog {
     let (lines, _) = std::sync::mpsc::sync_channel(1);
-    AccessLog { lines, below: threshold(per_million), quotas: [].into(), counts: Arc::default() }
+    AccessLog { lines, below: threshold(per_million), quota: quota(0), counts: Arc::default() }
 }
 
 #[test]
@@ -26,10 +30,32 @@ fn the_sample_is_as_large_as_it_is_said_to_be() {
 
 #[test]
 fn what_goes_wrong_is_logged_up_to_a_limit_a_second() {
-    let quota = Quota { max: 2, used: AtomicU64::new(0) };
-    let taken = [7, 7, 7, 8, 9, 9, 9].map(|tick| quota.take(tick));
-    assert_eq!(taken, [true, true, false, true, true, true, false]);
-    assert!(!Quota { max: 0, used: AtomicU64::new(0) }.take(1));
+    let quota = quota(2);
+    let taken = [7, 7, 7, 8, 7, 8, 9, 9, 9].map(|second: u64| quota.take(second * 1_000_000_000 + 5));
+    assert_eq!(
+        taken,
+        [true, true, false, true, true, false, true, true, false],
+        "one that is late counts for the newest"
+    );
+    assert!(!Quota { max: 0, used: 0.into() }.take(1));
+}
+
+#[test]
+fn a_draft_that_is_used_again_says_nothing_of_the_last_request() {
+    let mut draft = Box::new(Draft { verb: "get", groups: Some(1), rest_at: 5, ..Draft::default() });
+    draft.texts.put(Piece::User, "alice");
+    let counter = draft.count_bytes();
+    counter.fetch_add(7, Relaxed);
+    draft.clear();
+    let next = draft.count_bytes();
+    counter.fetch_add(7, Relaxed);
+    assert_eq!(next.load(Relaxed), 0, "the last body is still being read");
+    drop((counter, next));
+    draft.count_bytes().fetch_add(7, Relaxed);
+    let place = Arc::as_ptr(&draft.bytes_in);
+    draft.clear();
+    assert_eq!((draft.bytes_in.load(Relaxed), Arc::as_ptr(&draft.bytes_in)), (0, place), "the same, from the start");
+    assert_eq!((draft.texts.get(Piece::User), draft.verb, draft.groups, draft.rest_at), (None, "", None, 0));
 }
 
 #[test]

@@ -1,13 +1,17 @@
 //! The thread that formats and writes the lines.
 //!
-//! Lines are gathered for a moment, so that one wake and one write serve many. Before each write the file's name is
+//! Lines are gathered for a moment, so that one wake and one write serve many; while more wait than one write takes, it
+//! goes on without a pause. Before each write the file's name is
 //! looked up: when it stands for another file, or for none, that one is opened. So a log is rotated by renaming it, with
 //! no signal; what is truncated in place goes on at its new end.
 
 use std::{
     fs::{File, OpenOptions, metadata},
     io::{self, Write},
-    os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
+    os::{
+        fd::AsFd,
+        unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -43,16 +47,16 @@ impl Writer {
     ///
     /// # Errors
     /// The file cannot be opened, or is no file.
-    pub(crate) fn start(settings: &Settings, workers: usize, clock: Arc<WallClock>) -> io::Result<(AccessLog, Self)> {
+    pub(crate) fn start(settings: &Settings, clock: Arc<WallClock>) -> io::Result<(AccessLog, Self)> {
         let mut sink = Output::open(&settings.sink)?;
         let (sender, lines) = sync_channel(LINES_MAX);
         let (counts, stop) = (Arc::new(Counts::default()), Arc::new(AtomicBool::new(false)));
         let (shared, ending) = (counts.clone(), stop.clone());
-        let body = move || write_all(&lines, &mut |batch| sink.write(batch), &clock, &shared, &ending);
+        let gather = || thread::sleep(GATHER);
+        let body = move || write_all(&lines, &mut |batch| sink.write(batch), gather, &clock, &shared, &ending);
         let thread = thread::Builder::new().name("fairgate-access-log".to_owned()).spawn(body)?;
-        let each = settings.errors_per_second.div_ceil(u32::try_from(workers.max(1)).unwrap_or(u32::MAX));
-        let quotas = (0..workers).map(|_| Quota { max: each, used: 0.into() }).collect();
-        let log = AccessLog { lines: sender, below: threshold(settings.per_million), quotas, counts };
+        let quota = Quota { max: settings.errors_per_second, used: 0.into() };
+        let log = AccessLog { lines: sender, below: threshold(settings.per_million), quota, counts };
         Ok((log, Self { stop, thread: Some(thread) }))
     }
 }
@@ -74,32 +78,31 @@ impl Drop for Writer {
     }
 }
 
-/// Writes lines until all senders are gone, or `stop` and none is left.
+/// Writes lines until all senders are gone, or `stop` and none is left. `gather` waits for more of them.
 pub(super) fn write_all(
     lines: &Receiver<Box<Draft>>,
     sink: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    mut gather: impl FnMut(),
     clock: &WallClock,
     counts: &Counts,
     stop: &AtomicBool,
 ) {
     let mut batch = Vec::new();
-    let mut is_failing = false;
+    let (mut is_failing, mut is_full) = (false, false);
     loop {
         let first = match lines.recv_timeout(IDLE) {
             Ok(line) => line,
             Err(RecvTimeoutError::Timeout) if !stop.load(Relaxed) => continue,
             Err(_) => return,
         };
-        if !stop.load(Relaxed) {
-            thread::sleep(GATHER);
-        }
-        if is_failing {
-            // Ends a line of which only a part was written.
-            batch.push(b'\n');
+        if !stop.load(Relaxed) && !is_full {
+            gather();
         }
         let mut count = 0;
         let wall = clock.wall();
+        is_full = false;
         for draft in std::iter::once(first).chain(std::iter::from_fn(|| lines.try_recv().ok())) {
+            counts.waiting.fetch_sub(draft.size(), Relaxed);
             let line = draft.trail.as_ref().and_then(|trail| Line::of(&draft, trail, wall));
             if let Some(line) = line
                 && serde_json::to_writer(&mut batch, &line).is_ok()
@@ -108,6 +111,7 @@ pub(super) fn write_all(
                 count += 1;
             }
             if batch.len() >= BATCH_MAX {
+                is_full = true;
                 break;
             }
         }
@@ -125,34 +129,54 @@ pub(super) fn write_all(
 }
 
 /// Where the lines go.
-enum Output {
-    Stdout,
-    File { path: PathBuf, file: File },
+struct Output {
+    /// `None` for standard output.
+    path: Option<PathBuf>,
+    file: File,
+    /// The end of a line is missing.
+    is_torn: bool,
 }
 
 impl Output {
     fn open(sink: &Sink) -> io::Result<Self> {
-        Ok(match sink {
-            Sink::Stdout => Self::Stdout,
-            Sink::File(path) => Self::File { file: open(path)?, path: path.clone() },
-        })
+        let (path, file) = match sink {
+            // A descriptor of its own: a reader that stalls must not hold up others who print.
+            Sink::Stdout => (None, File::from(io::stdout().as_fd().try_clone_to_owned()?)),
+            Sink::File(path) => (Some(path.clone()), open(path)?),
+        };
+        Ok(Self { path, file, is_torn: false })
     }
 
     fn write(&mut self, batch: &[u8]) -> io::Result<()> {
-        match self {
-            Self::Stdout => {
-                let mut out = io::stdout().lock();
-                out.write_all(batch)?;
-                out.flush()
+        if let Some(path) = &self.path
+            && !is_same(path, &self.file)
+        {
+            (self.file, self.is_torn) = (open(path)?, false);
+        }
+        write_lines(&mut self.file, &mut self.is_torn, batch)
+    }
+}
+
+/// Writes whole lines, after the end of one of which only a part was written the last time.
+fn write_lines(out: &mut impl Write, is_torn: &mut bool, batch: &[u8]) -> io::Result<()> {
+    if *is_torn {
+        out.write_all(b"\n")?;
+        *is_torn = false;
+    }
+    let mut rest = batch;
+    while !rest.is_empty() {
+        match out.write(rest) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                let (done, more) = rest.split_at_checked(written).unwrap_or((rest, &[]));
+                *is_torn = done.last().is_some_and(|byte| *byte != b'\n');
+                rest = more;
             }
-            Self::File { path, file } => {
-                if !is_same(path, file) {
-                    *file = open(path)?;
-                }
-                file.write_all(batch)
-            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
+    Ok(())
 }
 
 /// Whether the name stands for this very file.
@@ -165,7 +189,7 @@ fn open(path: &Path) -> io::Result<File> {
     let kind = metadata(path).map(|found| found.file_type());
     // To open a pipe would wait for its reader.
     if kind.is_ok_and(|kind| kind.is_fifo() || kind.is_socket() || kind.is_dir()) {
-        let message = format!("{}: want a regular file", path.display());
+        let message = format!("{}: want a regular file, or - for standard output", path.display());
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
     let opened = OpenOptions::new().create(true).append(true).mode(0o640).open(path);

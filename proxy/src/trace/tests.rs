@@ -65,7 +65,7 @@ fn headers(parents: &[&str]) -> HeaderMap {
     headers
 }
 
-fn take(headers: &mut HeaderMap, wanted: Option<bool>) -> Option<Trace> {
+fn take(headers: &mut HeaderMap, wanted: bool) -> Option<Trace> {
     let mut last = 0;
     Trace::take(headers, wanted, || {
         last += 1;
@@ -76,12 +76,12 @@ fn take(headers: &mut HeaderMap, wanted: Option<bool>) -> Option<Trace> {
 #[test]
 fn a_valid_parent_goes_on_with_our_span_and_its_state() {
     let mut map = headers(&[CASES[0].1]);
-    let trace = take(&mut map, None).unwrap();
+    let trace = take(&mut map, false).unwrap();
     assert_eq!((trace.parent_id, trace.span_id), (Some(0x00f0_67aa_0ba9_02b7), 1));
     assert_eq!(trace.header(), *b"00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000001-01");
     assert!(!map.contains_key(TRACEPARENT));
     assert_eq!(map.get_all(TRACESTATE).iter().collect::<Vec<_>>(), ["a=1", "b=2"]);
-    let later = take(&mut headers(&[CASES[5].1]), None).unwrap();
+    let later = take(&mut headers(&[CASES[5].1]), false).unwrap();
     assert_eq!(later.header(), trace.header(), "of a later version what is known of it");
 }
 
@@ -89,7 +89,7 @@ fn a_valid_parent_goes_on_with_our_span_and_its_state() {
 fn an_invalid_parent_and_two_of_them_begin_a_new_trace() {
     for parents in [&[CASES[7].1][..], &[CASES[0].1, CASES[0].1]] {
         let mut map = headers(parents);
-        let trace = take(&mut map, None).unwrap();
+        let trace = take(&mut map, false).unwrap();
         assert_eq!((trace.trace_id, trace.span_id, trace.parent_id), (1 << 64 | 2, 3, None), "{parents:?}");
         assert!(map.is_empty(), "the state of a trace that is given up: {map:?}");
         assert_eq!(trace.header(), *b"00-00000000000000010000000000000002-0000000000000003-02");
@@ -99,12 +99,11 @@ fn an_invalid_parent_and_two_of_them_begin_a_new_trace() {
 #[test]
 fn who_brings_none_gets_one_if_somebody_reads_it() {
     let mut map = headers(&[]);
-    assert_eq!(take(&mut map, None), None);
+    assert_eq!(take(&mut map, false), None);
     assert!(map.contains_key(TRACESTATE), "untouched");
-    assert!(take(&mut map, Some(true)).unwrap().header().ends_with(b"-03"));
-    assert!(take(&mut map, Some(false)).unwrap().header().ends_with(b"-02"));
+    assert!(take(&mut map, true).unwrap().header().ends_with(b"-02"), "random, and not sampled");
     assert!(!map.contains_key(TRACESTATE), "it says something of another trace");
-    assert_ne!(Trace::take(&mut map, Some(false), || 0).unwrap().trace_id, 0, "zero is no number");
+    assert_ne!(Trace::take(&mut map, true, || 0).unwrap().trace_id, 0, "zero is no number");
 }
 
 proptest! {
