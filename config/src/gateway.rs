@@ -1,6 +1,7 @@
 //! `gateway.yaml`: where fairgate listens, whom it trusts, which shards it stands before.
 
 use std::{
+    borrow::Cow,
     collections::HashMap,
     net::SocketAddr,
     ops::RangeInclusive,
@@ -527,7 +528,7 @@ fn shard_url(text: &str) -> Result<Uri, String> {
     if text.is_empty() {
         return Err(format!("is missing; {want}"));
     }
-    let wrong = |why: &str| format!("is {text:?}, {why}; {want}");
+    let wrong = |why: &str| format!("is {:?}, {why}; {want}", without_secret(text));
     let url: Uri = text.parse().map_err(|e| wrong(&format!("which is no URL ({e})")))?;
     match url.scheme_str() {
         Some("http" | "https") => {}
@@ -545,6 +546,13 @@ fn shard_url(text: &str) -> Result<Uri, String> {
         return Err(wrong("with a path"));
     }
     Ok(url)
+}
+
+/// A URL as it may be shown: credentials before its host are not.
+fn without_secret(text: &str) -> Cow<'_, str> {
+    let Some((before, host)) = text.rsplit_once('@') else { return text.into() };
+    let scheme = before.split_once("://").map_or("", |(scheme, _)| scheme);
+    format!("{scheme}://*@{host}").into()
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use crate::{
+    stamp::clean_trailers,
     upstream::pool::Lease,
     worker::{Timer, Worker},
 };
@@ -167,7 +168,12 @@ struct Upload {
 impl Upload {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let Some(body) = &mut self.body.body else { return Poll::Ready(None) };
-        let frame = http_body::Body::poll_frame(Pin::new(body), cx);
+        let mut frame = http_body::Body::poll_frame(Pin::new(body), cx);
+        if let Poll::Ready(Some(Ok(frame))) = &mut frame
+            && let Some(trailers) = frame.trailers_mut()
+        {
+            clean_trailers(trailers);
+        }
         if let (Some(bytes), Poll::Ready(Some(Ok(frame)))) = (&self.bytes, &frame) {
             bytes.fetch_add(frame.data_ref().map_or(0, |data| data.len() as u64), Relaxed);
         }

@@ -19,7 +19,8 @@ pub(crate) fn check(parts: &Parts, limits: &Limits) -> Result<(), Status> {
     if parts.method == Method::CONNECT {
         return Err(Status::new(Reason::MethodNotAllowed, "CONNECT is not served here"));
     }
-    if !parts.uri.path().starts_with('/') {
+    // Of `http://host?query` the path is said to be `/`, which is not what would be sent on.
+    if !parts.uri.path_and_query().is_some_and(|target| target.as_str().starts_with('/')) {
         return bad("the request target must be a path that begins with /");
     }
     check_size(parts, limits)?;

@@ -39,7 +39,7 @@ pub(crate) fn join_cookies(headers: &mut HeaderMap) {
 /// first; after any other answer the client's bytes are requests like all others (SE-01). A bundled shard is not asked: to switch is the server's choice (RFC 9110 section 7.8).
 ///
 /// # Errors
-/// A Status with `Retry-After`: 503 when nothing was sent, 502 when the connection broke, 504 in time. Without: 400,
+/// A Status: 503 with `Retry-After` when nothing was sent, 502 when the connection broke, 504 in time. Without: 400,
 /// 408 or 413 for a body that is broken, does not go on or is too large. `trail` says why, but for the body's faults.
 #[allow(clippy::too_many_arguments, reason = "one call, from the step before")]
 pub(crate) async fn send(
@@ -61,6 +61,7 @@ pub(crate) async fn send(
         }
         None => None,
     };
+    let is_safe = parts.method.is_safe();
     let clock = || fairness::Clock::now_ns(&*core.clock);
     trail.sent_ns = Some(clock());
     let mut answer = pin!(entry.shard.send(worker.number, &clock, stamp, Request::from_parts(parts, body)));
@@ -81,7 +82,7 @@ pub(crate) async fn send(
                 None => {
                     core.metrics.shard_failed(&entry.shard.name, "timeout");
                     trail.outcome = Outcome::TimedOut("first-byte");
-                    return Err(temporary(StatusCode::GATEWAY_TIMEOUT, "the shard did not answer in time", 1));
+                    return Err(undecided(is_safe, StatusCode::GATEWAY_TIMEOUT, "the shard did not answer in time"));
                 }
             }
         }
@@ -99,12 +100,12 @@ pub(crate) async fn send(
             else {
                 trail.outcome = Outcome::UpstreamError("switch");
                 let message = "the shard switches protocols without being asked, or does not name the new one";
-                return Err(temporary(StatusCode::BAD_GATEWAY, message, 1));
+                return Err(undecided(is_safe, StatusCode::BAD_GATEWAY, message));
             };
             switching(response.headers_mut(), protocol);
             Ok((response, Some((client, shard))))
         }
-        Err(error) => Err(failure(core, &entry.shard.name, &error, trail)),
+        Err(error) => Err(failure(core, &entry.shard.name, is_safe, &error, trail)),
     }
 }
 
@@ -113,13 +114,15 @@ fn switching(headers: &mut HeaderMap, protocol: HeaderValue) {
     headers.insert(UPGRADE, protocol);
 }
 
-fn failure(core: &Core, shard: &str, error: &SendError, trail: &mut Trail) -> Status {
-    let (code, why) = match error {
-        SendError::Connect(_) => (StatusCode::SERVICE_UNAVAILABLE, "connect"),
-        SendError::Open => (StatusCode::SERVICE_UNAVAILABLE, "circuit-open"),
-        SendError::Full => (StatusCode::SERVICE_UNAVAILABLE, "connections"),
-        SendError::Broken(_) => (StatusCode::BAD_GATEWAY, "broken"),
-        SendError::Malformed(_) => (StatusCode::BAD_GATEWAY, "malformed"),
+fn failure(core: &Core, shard: &str, is_safe: bool, error: &SendError, trail: &mut Trail) -> Status {
+    let unsent = || temporary(StatusCode::SERVICE_UNAVAILABLE, error.to_string(), 1);
+    let sent = || undecided(is_safe, StatusCode::BAD_GATEWAY, &error.to_string());
+    let (status, why) = match error {
+        SendError::Connect(_) => (unsent(), "connect"),
+        SendError::Open => (unsent(), "circuit-open"),
+        SendError::Full => (unsent(), "connections"),
+        SendError::Broken(_) => (sent(), "broken"),
+        SendError::Malformed(_) => (sent(), "malformed"),
         SendError::Upload(cause) => {
             return match cause.downcast_ref() {
                 Some(UploadError::TooLarge(max)) => door::too_large(*max),
@@ -131,5 +134,16 @@ fn failure(core: &Core, shard: &str, error: &SendError, trail: &mut Trail) -> St
     core.metrics.shard_failed(shard, why);
     trail.outcome = Outcome::UpstreamError(why);
     tracing::debug!(shard, error = %error, cause = std::error::Error::source(error).map(ToString::to_string), "no answer");
-    temporary(code, error.to_string(), 1)
+    status
+}
+
+/// The answer to a request that the shard may have carried out. With `Retry-After` clients send it again by themselves,
+/// whatever it does (client-go: up to ten times), so that only one that changes nothing gets it.
+fn undecided(is_safe: bool, code: StatusCode, why: &str) -> Status {
+    if is_safe {
+        return temporary(code, why, 1);
+    }
+    let message = format!("{why}; whether it has carried the request out is not known");
+    let reason = (code == StatusCode::GATEWAY_TIMEOUT).then_some(Reason::Timeout);
+    Status { reason, ..door::custom(code, message) }
 }

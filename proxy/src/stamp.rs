@@ -6,7 +6,7 @@
 use apiserver_api::user::is_identity_header;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Uri, Version,
-    header::{HOST, TE},
+    header::{AUTHORIZATION, HOST, TE},
     request::Parts,
 };
 
@@ -59,10 +59,7 @@ impl<'a> Stamp<'a> {
     ) -> Self {
         let headers = &mut parts.headers;
         hop::remove(headers);
-        if headers.keys().any(is_claim) {
-            let claims: Vec<HeaderName> = headers.keys().filter(|name| is_claim(name)).cloned().collect();
-            claims.into_iter().for_each(|name| drop(headers.remove(name)));
-        }
+        remove(headers, is_claim);
         let host = headers.remove(HOST);
         let new_id = || {
             let id = worker.next_uuid();
@@ -122,6 +119,19 @@ impl<'a> Stamp<'a> {
                 headers.append(name, value);
             }
         });
+    }
+}
+
+/// Removes from a request's trailers what only the gateway may say, and credentials: a server that merges trailers with the
+/// headers would believe them (RFC 9110 section 6.5.1).
+pub(crate) fn clean_trailers(trailers: &mut HeaderMap) {
+    remove(trailers, |name| is_claim(name) || *name == AUTHORIZATION);
+}
+
+fn remove(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
+    if headers.keys().any(&unwanted) {
+        let names: Vec<HeaderName> = headers.keys().filter(|name| unwanted(name)).cloned().collect();
+        names.into_iter().for_each(|name| drop(headers.remove(name)));
     }
 }
 

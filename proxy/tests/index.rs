@@ -6,7 +6,10 @@ mod support;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     time::Duration,
 };
 
@@ -303,4 +306,29 @@ async fn a_watch_goes_on_where_it_ended_and_not_in_a_hot_loop() {
     assert_eq!(asked.iter().take(5).map(|(from, _)| *from).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
     // At least half of 100, 200, 400 and 800 ms.
     assert!(asked[4].1 - asked[0].1 >= Duration::from_millis(750), "{asked:?}");
+}
+
+/// A shard without logical clusters is asked on: it is shown when it goes, and when it is there again.
+#[tokio::test]
+async fn a_shard_that_is_not_followed_is_known_to_be_there_or_not() {
+    let up = Arc::new(AtomicBool::new(true));
+    let is_up = up.clone();
+    let shard = local(move |request: Request<Body>| {
+        let code = match request.uri().path() {
+            _ if !is_up.load(SeqCst) => StatusCode::SERVICE_UNAVAILABLE,
+            path if path.starts_with("/clusters/*/apis") => StatusCode::NOT_FOUND,
+            _ => StatusCode::OK,
+        };
+        let mut response = ok("{}");
+        *response.status_mut() = code;
+        std::future::ready(response)
+    });
+    let gateway = Gateway::start(watching(vec![shard])).unwrap();
+    becomes(&gateway, "/clusters/a/x", StatusCode::OK).await;
+    let reachable = r#"fairgate_shard_reachable{shard="root"}"#;
+    metric_becomes(&gateway, reachable, 1.0).await;
+    for is_up in [false, true] {
+        up.store(is_up, SeqCst);
+        metric_becomes(&gateway, reachable, f64::from(u8::from(is_up))).await;
+    }
 }

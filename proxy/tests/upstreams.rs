@@ -256,6 +256,28 @@ async fn a_shard_that_does_not_answer_gets_504() {
     let (status, headers, body) = once(&gateway, get("/clusters/a/api")).await;
     assert_eq!((status, headers["retry-after"].as_bytes()), (StatusCode::GATEWAY_TIMEOUT, &b"1"[..]));
     assert!(body.contains("\"reason\":\"Timeout\""), "{body}");
+    let (status, headers, body) = once(&gateway, write("/clusters/a/api")).await;
+    assert_eq!((status, headers.get("retry-after")), (StatusCode::GATEWAY_TIMEOUT, None));
+    assert!(body.contains("\"reason\":\"Timeout\"") && body.contains(UNDECIDED), "{body}");
+}
+
+/// What a write is told that may have been carried out: nobody is to send it again without a look.
+const UNDECIDED: &str = "whether it has carried the request out is not known";
+
+fn write(path: &str) -> Request<Body> {
+    Request::post(path).header("host", "door").body(Body::from(Bytes::from("{}"))).unwrap()
+}
+
+#[tokio::test]
+async fn clients_are_not_asked_to_repeat_a_write_that_may_have_been_carried_out() {
+    let address = raw_upstream(|mut socket, _| async move {
+        read_head(&mut socket).await;
+    })
+    .await;
+    let gateway = Gateway::start(options(vec![remote(address)])).unwrap();
+    let (status, headers, body) = once(&gateway, write("/clusters/a/api")).await;
+    assert_eq!((status, headers.get("retry-after")), (StatusCode::BAD_GATEWAY, None));
+    assert!(body.contains(UNDECIDED), "{body}");
 }
 
 #[tokio::test]

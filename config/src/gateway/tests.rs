@@ -145,7 +145,7 @@ fairness:
         "11:9: shards[1].name: is \"root\", the name of shards[0] too; want a name of its own".to_owned(),
         format!("12:8: shards[1].url: is \"ftp://host\", of another scheme; {url}"),
         "13:10: shards[1].seats: is -1; want an integer from 0 to 4294967295".to_owned(),
-        format!("14:26: shards[2].url: is \"http://user@h:1\", with credentials; {url}"),
+        format!("14:26: shards[2].url: is \"http://*@h:1\", with credentials; {url}"),
         format!("15:10: shards[3].url: is \"https://h:1/path\", with a path; {url}"),
         "15:45: shards[3].tls.clientCertificateFile: is missing; want the certificate of clientKeyFile".to_owned(),
         "16:48: shards[4].tls: is given with an http URL; want https, or no tls".to_owned(),

@@ -32,6 +32,8 @@ const BACKOFF_MAX: Duration = Duration::from_secs(2);
 const WATCH_MIN: Duration = Duration::from_secs(1);
 /// A shard without the Workspace API may get it.
 const ABSENT_RETRY: Duration = Duration::from_secs(60);
+/// How often a shard whose workspaces are not followed is asked, which is then the only sign of life.
+const PROBE: Duration = Duration::from_secs(5);
 
 /// What is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,10 +83,11 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    /// Follows until the task is dropped, or until it is clear that the only shard has no logical clusters.
+    /// Follows until the task is dropped; workspaces, until it is clear that the only shard has no logical clusters.
     pub(crate) async fn run(self) {
         let mut backoff = BACKOFF_MIN;
         let mut revision: Option<String> = None;
+        let mut is_told = false;
         loop {
             let (began, is_watch) = (Instant::now(), revision.is_some());
             let outcome = match &mut revision {
@@ -105,19 +108,29 @@ impl Feed {
                 Ok(()) => continue,
                 Err(End::Expired) => revision = None,
                 Err(End::Absent(why)) if self.kind == Kind::LogicalClusters && self.core.shards.len() == 1 => {
-                    tracing::info!(
-                        shard = entry,
-                        why,
-                        "no logical clusters: every workspace path is served by this shard"
-                    );
+                    if !std::mem::replace(&mut is_told, true) {
+                        tracing::info!(
+                            shard = entry,
+                            why,
+                            "no logical clusters: every workspace path is served by this shard"
+                        );
+                    }
                     self.core.index.become_static();
                     self.answers();
-                    return;
+                    // Nothing is followed, but it goes on being asked: so it is known whether the shard is there.
+                    backoff = BACKOFF_MIN;
+                    sleep(PROBE).await;
+                    continue;
                 }
                 Err(End::Absent(why)) if self.kind == Kind::Workspaces => {
-                    tracing::warn!(shard = entry, why, "no workspaces: logical clusters are found by name only");
                     self.core.index.sync_workspaces(self.shard, &HashSet::new());
                     self.answers();
+                    if self.core.index.is_static() {
+                        return;
+                    }
+                    if !std::mem::replace(&mut is_told, true) {
+                        tracing::warn!(shard = entry, why, "no workspaces: logical clusters are found by name only");
+                    }
                     sleep(ABSENT_RETRY).await;
                     continue;
                 }
@@ -129,6 +142,8 @@ impl Feed {
                 }
             }
             if self.kind == Kind::Workspaces && self.core.index.is_static() {
+                // The other follower says whether the shard is there.
+                self.answers();
                 return;
             }
             sleep(jitter(backoff)).await;

@@ -75,6 +75,7 @@ pub fn rows() -> Vec<Row> {
         get("another server as target", "http://door/clusters/org:acme/api", "200, open")
             .seen(&["GET /clusters/org:acme/api"]),
         get("another server than the host", "http://elsewhere/clusters/org:acme/api", "400 BadRequest, closed"),
+        get("a target with a query and no path", "http://door?x=1", "400 BadRequest, closed"),
         get("a user in the target", "http://u:p@door/clusters/org:acme/api", "400 BadRequest, closed"),
         get("a target without a slash", "clusters/org:acme/api", "400 BadRequest, closed"),
         get("the target *", "*", "400 BadRequest, closed"),
