@@ -19,7 +19,7 @@ pub(crate) fn serve(args: &cli::Serve) -> Result<(), Failure> {
     let shards = config.shards.iter().zip(shards).map(|(shard, tls)| ShardOptions {
         name: shard.name.clone(),
         seats: shard.seats,
-        upstream: Upstream::Remote(RemoteOptions { url: shard.url.to_string(), tls }),
+        upstream: Upstream::Remote(RemoteOptions { url: shard.url.to_string(), protocol: shard.protocol, tls }),
         observers: None,
     });
     let reloader = Reloader::new(fairness.as_ref());

@@ -191,9 +191,13 @@ impl Diff {
             tunnels,
             tunnel_idle_timeout,
             upstream_connections,
+            ping_interval,
+            ping_timeout,
             connect_timeout,
             request_timeout,
             watch_start_timeout,
+            ahead_bytes,
+            ahead_bytes_per_worker,
             lookup_wait,
         } = from;
         let any = |value: Option<String>| value.unwrap_or_else(|| NONE.to_owned());
@@ -225,9 +229,13 @@ impl Diff {
             ("tunnels", AtOnce, tunnels.to_string(), to.tunnels.to_string()),
             ("tunnelIdleTimeout", AtOnce, time(*tunnel_idle_timeout), time(to.tunnel_idle_timeout)),
             ("upstreamConnections", Restart, upstream_connections.to_string(), to.upstream_connections.to_string()),
+            ("pingInterval", Restart, time(*ping_interval), time(to.ping_interval)),
+            ("pingTimeout", Restart, time(*ping_timeout), time(to.ping_timeout)),
             ("connectTimeout", Restart, time(*connect_timeout), time(to.connect_timeout)),
             ("requestTimeout", AtOnce, time(*request_timeout), time(to.request_timeout)),
             ("watchStartTimeout", AtOnce, time(*watch_start_timeout), time(to.watch_start_timeout)),
+            ("aheadBytes", AtOnce, ahead_bytes.to_string(), to.ahead_bytes.to_string()),
+            ("aheadBytesPerWorker", AtOnce, ahead_bytes_per_worker.to_string(), to.ahead_bytes_per_worker.to_string()),
             ("lookupWait", AtOnce, time(*lookup_wait), time(to.lookup_wait)),
         ] {
             self.add(effect, format!("limits.{field}"), from, to);
@@ -236,13 +244,15 @@ impl Diff {
 
     fn shards(&mut self, from: &[Shard], to: &[Shard]) {
         let named = |list: &[Shard], name: &str| list.iter().find(|shard| shard.name == name).cloned();
-        for Shard { name, url, seats, tls } in from {
+        for Shard { name, url, seats, protocol, tls } in from {
             let Some(now) = named(to, name) else {
                 self.add(Effect::Restart, format!("shards[{name}]"), url.to_string(), NONE.to_owned());
                 continue;
             };
             self.add(Effect::Restart, format!("shards[{name}].url"), url.to_string(), now.url.to_string());
             self.add(Effect::AtOnce, format!("shards[{name}].seats"), seats.to_string(), now.seats.to_string());
+            let (from, to) = (protocol.to_string(), now.protocol.to_string());
+            self.add(Effect::Restart, format!("shards[{name}].protocol"), from, to);
             let files = |tls: Option<&ShardTls>| match tls {
                 None => [NONE.to_owned(), NONE.to_owned(), NONE.to_owned()],
                 Some(ShardTls { ca_file, client_certificate }) => {

@@ -3,6 +3,7 @@
 use std::{
     borrow::Cow,
     collections::HashMap,
+    fmt,
     net::SocketAddr,
     ops::RangeInclusive,
     path::{Path, PathBuf},
@@ -100,8 +101,33 @@ pub struct Shard {
     pub url: Uri,
     /// Its concurrency, from 1.
     pub seats: u32,
+    /// What is spoken to it.
+    pub protocol: Protocol,
     /// Required for https (`fairgate serve` refuses to start without).
     pub tls: Option<ShardTls>,
+}
+
+/// The version of HTTP that is spoken to a shard. Requests to switch protocols (exec, port-forward) are HTTP/1.1 in
+/// any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// What the shard chooses by ALPN; HTTP/1.1 without TLS.
+    #[default]
+    Auto,
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2; without TLS with prior knowledge.
+    Http2,
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Http1 => "http1",
+            Self::Http2 => "http2",
+        })
+    }
 }
 
 /// TLS towards a shard. All files are PEM.
@@ -289,6 +315,7 @@ struct RawShard {
     name: String,
     url: String,
     seats: u32,
+    protocol: Option<String>,
     tls: Option<RawShardTls>,
 }
 
@@ -433,8 +460,21 @@ impl Checker<'_, '_> {
         if raw.tls.is_some() && url.as_ref().is_some_and(|url| url.scheme_str() == Some("http")) {
             self.faults.add(format!("{field}.tls"), "is given with an http URL; want https, or no tls");
         }
+        let protocol = self.protocol(&format!("{field}.protocol"), raw.protocol.as_deref());
         let tls = raw.tls.map(|tls| self.shard_tls(&format!("{field}.tls"), tls));
-        Some(Shard { name: raw.name, url: url?, seats: raw.seats, tls })
+        Some(Shard { name: raw.name, url: url?, seats: raw.seats, protocol, tls })
+    }
+
+    fn protocol(&mut self, field: &str, text: Option<&str>) -> Protocol {
+        match text {
+            None | Some("auto") => Protocol::Auto,
+            Some("http1") => Protocol::Http1,
+            Some("http2") => Protocol::Http2,
+            Some(other) => {
+                self.faults.add(field, format!("is {other:?}; want auto, http1 or http2"));
+                Protocol::Auto
+            }
+        }
     }
 
     fn shard_tls(&mut self, field: &str, raw: RawShardTls) -> ShardTls {

@@ -25,7 +25,8 @@ pub use self::{
     fault::{ConfigError, Fault, Faults, Position},
     file::File,
     gateway::{
-        Admin, Authentication, Compat, Fairness, GatewayConfig, Listen, ListenTls, Observers, Shard, ShardTls, Shutdown,
+        Admin, Authentication, Compat, Fairness, GatewayConfig, Listen, ListenTls, Observers, Protocol, Shard,
+        ShardTls, Shutdown,
     },
     limits::Limits,
 };

@@ -51,15 +51,25 @@ pub struct Limits {
     pub tunnels: usize,
     /// Such a connection is closed when no byte has passed for this long.
     pub tunnel_idle_timeout: Duration,
-    /// Connections to one shard, per worker.
+    /// Connections to one shard, per worker. Who needs one more waits for it as long as for a new one, then gets 503.
     pub upstream_connections: usize,
+    /// A connection to a shard is asked after this whether it still lives: by a ping over HTTP/2, whatever runs on it,
+    /// and by TCP when it is silent.
+    pub ping_interval: Duration,
+    /// A connection to a shard on which nothing comes for this long after it was asked is dead, and with it what runs on it.
+    pub ping_timeout: Duration,
     /// Until a connection to a shard stands, TLS included.
     pub connect_timeout: Duration,
     /// Until a shard begins to answer a request that is not long-running and names no `timeout`, and between two parts
     /// of its answer.
     pub request_timeout: Duration,
-    /// A watch that the shard has not begun to answer after this gives its seats back and goes on without.
+    /// A watch that has not been initialised after this gives its seats back and goes on without.
     pub watch_start_timeout: Duration,
+    /// Bytes that are read of an answer ahead of a client that does not take it, so that the shard can finish and its
+    /// seats come back.
+    pub ahead_bytes: usize,
+    /// The same for all answers of a worker together.
+    pub ahead_bytes_per_worker: usize,
     /// How long a request for an unknown workspace waits for the index to learn of it.
     pub lookup_wait: Duration,
 }
@@ -84,9 +94,13 @@ impl Default for Limits {
             tunnels: 1000,
             tunnel_idle_timeout: Duration::from_secs(4 * HOUR),
             upstream_connections: 10_000,
+            ping_interval: Duration::from_secs(30),
+            ping_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(MINUTE),
             watch_start_timeout: Duration::from_secs(30),
+            ahead_bytes: 1 << 20,
+            ahead_bytes_per_worker: 64 << 20,
             lookup_wait: Duration::from_millis(100),
         }
     }
@@ -113,9 +127,13 @@ pub(crate) struct RawLimits {
     tunnels: Option<u64>,
     tunnel_idle_timeout: Option<String>,
     upstream_connections: Option<u64>,
+    ping_interval: Option<String>,
+    ping_timeout: Option<String>,
     connect_timeout: Option<String>,
     request_timeout: Option<String>,
     watch_start_timeout: Option<String>,
+    ahead_bytes: Option<u64>,
+    ahead_bytes_per_worker: Option<u64>,
     lookup_wait: Option<String>,
 }
 
@@ -153,10 +171,14 @@ impl RawLimits {
         let idle = &mut l.tunnel_idle_timeout;
         check.time("tunnelIdleTimeout", self.tunnel_idle_timeout.as_deref(), 10 * SECOND..=30 * DAY, idle);
         check.number("upstreamConnections", self.upstream_connections, 1..=1_000_000, &mut l.upstream_connections);
+        check.time("pingInterval", self.ping_interval.as_deref(), SECOND..=HOUR, &mut l.ping_interval);
+        check.time("pingTimeout", self.ping_timeout.as_deref(), SECOND..=10 * MINUTE, &mut l.ping_timeout);
         check.time("connectTimeout", self.connect_timeout.as_deref(), SECOND..=MINUTE, &mut l.connect_timeout);
         check.time("requestTimeout", self.request_timeout.as_deref(), SECOND..=HOUR, &mut l.request_timeout);
         let start = &mut l.watch_start_timeout;
         check.time("watchStartTimeout", self.watch_start_timeout.as_deref(), SECOND..=HOUR, start);
+        check.number("aheadBytes", self.ahead_bytes, 0..=1 << 30, &mut l.ahead_bytes);
+        check.number("aheadBytesPerWorker", self.ahead_bytes_per_worker, 0..=1 << 40, &mut l.ahead_bytes_per_worker);
         check.time("lookupWait", self.lookup_wait.as_deref(), 0..=10 * SECOND, &mut l.lookup_wait);
         limits
     }

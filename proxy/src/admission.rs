@@ -18,6 +18,7 @@ use crate::{
     core::{self, Core},
     identity::Identity,
     inflight::{Entry, Held, Listed},
+    initial::Initial,
     refusal::temporary,
     route::Route,
     rules::Rules,
@@ -33,6 +34,8 @@ pub(crate) struct Plan {
     pub(crate) ticket: Option<Ticket>,
     /// How long it may take altogether, if it says so.
     pub(crate) timeout: Option<Duration>,
+    /// What ends the initialisation of a watch.
+    pub(crate) initial: Initial,
     /// Keeps a watch in the books, so that writes are charged for it.
     pub(crate) watch: Option<WatchGuard>,
 }
@@ -42,7 +45,7 @@ pub(crate) struct Plan {
 pub(crate) enum Kind {
     /// With the last byte of the answer.
     Plain,
-    /// With the head of the answer.
+    /// When it has been initialised.
     Watch,
     /// Never takes part: logs, exec and the like (apf.md 1.3).
     LongRunning,
@@ -75,7 +78,7 @@ pub(crate) fn plan(
         _ => Kind::Plain,
     };
     let timeout = if kind == Kind::Plain { request_timeout(query)? } else { None };
-    let mut plan = Plan { kind, verb: info.verb, ticket: None, timeout, watch: None };
+    let mut plan = Plan { kind, verb: info.verb, ticket: None, timeout, initial: Initial::Head, watch: None };
     let (Some(fairness), Some(entry)) = (&core.fairness, core.shards.get(route.shard)) else { return Ok(plan) };
     if kind == Kind::LongRunning {
         return Ok(plan);
@@ -90,6 +93,9 @@ pub(crate) fn plan(
         }
     }
     plan.ticket = Some(ticket);
+    if kind == Kind::Watch {
+        plan.initial = Initial::of(query, || counts(entry, workspace, &info));
+    }
     if kind == Kind::Watch && (workspace.is_some() || route.is_wildcard) {
         let guard = core
             .watches

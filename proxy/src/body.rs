@@ -17,7 +17,7 @@ use hyper::body::Incoming;
 
 use crate::{
     stamp::clean_trailers,
-    upstream::pool::Lease,
+    upstream::{Exchange, pool::Lease},
     worker::{Timer, Worker},
 };
 
@@ -37,6 +37,8 @@ enum Kind {
     Upload(Box<Upload>),
     /// An answer of a remote shard; the connection goes back to its pool when the last byte has been read.
     Leased(Lease),
+    /// The same over HTTP/2; the stream ends when the last byte has been read.
+    Exchange(Box<Exchange>),
     Boxed(Pin<Box<dyn http_body::Body<Data = Bytes, Error = BoxError> + Send>>),
 }
 
@@ -70,12 +72,26 @@ impl Body {
     }
 
     /// The answer on a connection.
-    pub(crate) fn leased(lease: Lease) -> Self {
+    pub(crate) fn leased(mut lease: Lease) -> Self {
         if lease.is_done() {
             lease.give_back();
             return Self::empty();
         }
+        if let Some(bytes) = lease.take_whole() {
+            lease.give_back();
+            return Self::from(bytes);
+        }
         Self(Kind::Leased(lease))
+    }
+
+    /// Whether nothing of it has yet to come.
+    pub(crate) fn is_at_hand(&self) -> bool {
+        matches!(self.0, Kind::Empty | Kind::Full(_))
+    }
+
+    /// The answer on a stream of HTTP/2.
+    pub(crate) fn exchange(exchange: Exchange) -> Self {
+        Self(Kind::Exchange(Box::new(exchange)))
     }
 }
 
@@ -116,6 +132,13 @@ impl http_body::Body for Body {
                 }
                 Poll::Ready(frame)
             }
+            Kind::Exchange(exchange) => {
+                let frame = ready!(exchange.poll_frame(cx));
+                if exchange.is_done() {
+                    self.0 = Kind::Empty;
+                }
+                Poll::Ready(frame)
+            }
             Kind::Boxed(body) => body.as_mut().poll_frame(cx),
         }
     }
@@ -125,7 +148,7 @@ impl http_body::Body for Body {
             Kind::Empty => true,
             Kind::Full(_) => false,
             Kind::Incoming(body) => body.is_end_stream(),
-            Kind::Leased(_) => false,
+            Kind::Leased(_) | Kind::Exchange(_) => false,
             Kind::Upload(upload) => upload.body.is_read(),
             Kind::Boxed(body) => body.is_end_stream(),
         }
@@ -137,6 +160,7 @@ impl http_body::Body for Body {
             Kind::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Kind::Incoming(body) => body.size_hint(),
             Kind::Leased(lease) => lease.size_hint(),
+            Kind::Exchange(_) => SizeHint::default(),
             Kind::Upload(upload) => {
                 upload.body.body.as_ref().map_or_else(SizeHint::default, http_body::Body::size_hint)
             }

@@ -32,11 +32,12 @@ use crate::{
     framing::Framing,
     h2::{Deferred, Streams},
     identity::Certificate,
-    io::{tune, write_flat},
+    io::{Gone, Probes, Socket, tune, write_flat},
     refusal,
     refused::Why,
     reply::Flight,
     serve::serve,
+    source::Reader,
     tunnel::{self, Tunnel},
     worker::{Link, Worker},
 };
@@ -59,6 +60,9 @@ pub(crate) struct Peer {
     pub(crate) proto: HeaderValue,
     pub(crate) link: Arc<Link>,
     pub(crate) is_h2: bool,
+    /// The answer that is read ahead of the client, on HTTP/1.1; and whether there may be one.
+    reader: Mutex<Reader>,
+    reads_ahead: AtomicBool,
     /// A request with two framings was read: nothing on this connection is served any more.
     pub(crate) ambiguous: AtomicBool,
     /// Requests that hyper has handed on.
@@ -71,6 +75,20 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
+    /// Leaves an answer to the connection's task, to be read ahead.
+    pub(crate) fn read_ahead(&self, reader: Reader) {
+        *self.reader.lock().unwrap_or_else(PoisonError::into_inner) = reader;
+        self.reads_ahead.store(true, Relaxed);
+    }
+
+    /// Reads ahead what there is.
+    fn fill(&self, cx: &mut Context<'_>) {
+        if self.reads_ahead.load(Relaxed) {
+            let more = self.reader.lock().unwrap_or_else(PoisonError::into_inner).fill(cx);
+            self.reads_ahead.store(more, Relaxed);
+        }
+    }
+
     /// Leaves a tunnel to the connection's task.
     pub(crate) fn open_tunnel(&self, tunnel: Tunnel) {
         *self.tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some(tunnel);
@@ -128,7 +146,7 @@ async fn live(
     address: SocketAddr,
     link: &Arc<Link>,
 ) -> Result<(), crate::BoxError> {
-    tune(&tcp)?;
+    tune(&tcp, &Probes::CLIENTS)?;
     let ip = HeaderValue::try_from(address.ip().to_canonical().to_string())?;
     let mut peer = Peer {
         certificate: None,
@@ -136,19 +154,22 @@ async fn live(
         proto: HeaderValue::from_static("http"),
         link: link.clone(),
         is_h2: false,
+        reader: Mutex::default(),
+        reads_ahead: AtomicBool::new(false),
         ambiguous: AtomicBool::new(false),
         served: AtomicU32::new(0),
         goodbye: OnceLock::new(),
         tunnel: Mutex::default(),
         flight: Mutex::default(),
     };
+    let (socket, gone) = Socket::new(tcp);
     let Some(acceptor) = tls else {
-        let (is_h2, stream, read) = sniff(tcp).await?;
+        let (is_h2, stream, read) = sniff(socket).await?;
         worker.establish(link);
         peer.is_h2 = is_h2;
-        return speak(worker, Arc::new(peer), stream, read).await;
+        return speak(worker, Arc::new(peer), stream, &gone, read).await;
     };
-    let stream = acceptor.accept(tcp).await?;
+    let stream = acceptor.accept(socket).await?;
     let (_, session) = stream.get_ref();
     if let Some(certificate) = session.peer_certificates().and_then(|chain| chain.first()) {
         // As upstream, a certificate that names no user is no credential.
@@ -156,11 +177,11 @@ async fn live(
     }
     peer.proto = HeaderValue::from_static("https");
     peer.is_h2 = session.alpn_protocol() == Some(b"h2");
-    speak(worker, Arc::new(peer), stream, Bytes::new()).await
+    speak(worker, Arc::new(peer), stream, &gone, Bytes::new()).await
 }
 
 /// Reads just enough to tell HTTP/2 with prior knowledge from HTTP/1.1.
-async fn sniff(mut tcp: TcpStream) -> io::Result<(bool, TcpStream, Bytes)> {
+async fn sniff(mut tcp: Socket) -> io::Result<(bool, Socket, Bytes)> {
     let mut read = BytesMut::with_capacity(8 << 10);
     while read.len() < PREFACE.len() && PREFACE.starts_with(&read) {
         if tcp.read_buf(&mut read).await? == 0 {
@@ -170,17 +191,23 @@ async fn sniff(mut tcp: TcpStream) -> io::Result<(bool, TcpStream, Bytes)> {
     Ok((read.starts_with(PREFACE), tcp, read.freeze()))
 }
 
-async fn speak<S>(worker: &Arc<Worker>, peer: Arc<Peer>, stream: S, read: Bytes) -> Result<(), crate::BoxError>
+async fn speak<S>(
+    worker: &Arc<Worker>,
+    peer: Arc<Peer>,
+    stream: S,
+    gone: &Gone,
+    read: Bytes,
+) -> Result<(), crate::BoxError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let is_h2 = peer.is_h2;
     let eye = if is_h2 { Eye::H2(Frames::new()) } else { Eye::H1(Framing::new()) };
     let io = ClientIo { stream, read, eye, answer: None, peer: peer.clone(), worker: worker.clone() };
-    if is_h2 { speak_h2(worker, peer, io).await } else { speak_h1(worker, peer, io).await }
+    if is_h2 { speak_h2(worker, peer, io).await } else { speak_h1(worker, peer, io, gone).await }
 }
 
-async fn speak_h1<S>(worker: &Arc<Worker>, peer: Arc<Peer>, io: ClientIo<S>) -> Result<(), crate::BoxError>
+async fn speak_h1<S>(worker: &Arc<Worker>, peer: Arc<Peer>, io: ClientIo<S>, gone: &Gone) -> Result<(), crate::BoxError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -196,13 +223,23 @@ where
         builder.max_headers(heads);
     }
     let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service).with_upgrades());
+    let mut gone = pin!(gone.wait());
     let mut told = false;
     std::future::poll_fn(|cx| {
         if !told && link.is_draining() {
             told = true;
             connection.as_mut().graceful_shutdown();
         }
-        connection.as_mut().poll(cx)
+        let done = connection.as_mut().poll(cx).map_err(crate::BoxError::from);
+        if done.is_pending() {
+            peer.fill(cx);
+            // hyper sees the client leave only while it reads: not behind a body or a request that is not taken yet.
+            let is_unseen = !link.watched.load(Relaxed) && link.requests.load(Relaxed) > 0;
+            if is_unseen && gone.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Err("the client has left its requests behind".into()));
+            }
+        }
+        done
     })
     .await?;
     let tunnel = peer.tunnel.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -358,7 +395,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for ClientIo<S> {
         let this = &mut *self;
         let before = buf.filled().len();
         if this.read.is_empty() {
-            std::task::ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
+            let polled = Pin::new(&mut this.stream).poll_read(cx, buf);
+            this.peer.link.watched.store(polled.is_pending(), Relaxed);
+            std::task::ready!(polled)?;
         } else {
             let here = this.read.len().min(buf.remaining());
             buf.put_slice(this.read.get(..here).unwrap_or_default());

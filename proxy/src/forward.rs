@@ -121,6 +121,7 @@ fn failure(core: &Core, shard: &str, is_safe: bool, error: &SendError, trail: &m
         SendError::Connect(_) => (unsent(), "connect"),
         SendError::Open => (unsent(), "circuit-open"),
         SendError::Full => (unsent(), "connections"),
+        SendError::Refused(_) => (unsent(), "refused"),
         SendError::Broken(_) => (sent(), "broken"),
         SendError::Malformed(_) => (sent(), "malformed"),
         SendError::Upload(cause) => {

@@ -19,7 +19,7 @@ use futures_util::{FutureExt, Stream, future::CatchUnwind, stream::FuturesUnorde
 use hyper::rt::Executor;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::worker::Timer;
+use crate::{source::Reader, worker::Timer};
 
 /// Payloads from here on are not copied into the buffer.
 const STRAIGHT_MIN: usize = 16 << 10;
@@ -144,6 +144,8 @@ type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 thread_local! {
     /// The stall limit of the stream that is being polled.
     static STALL: Cell<Option<Timer>> = const { Cell::new(None) };
+    /// What the stream that is being polled is to read ahead.
+    static READER: Cell<Option<Reader>> = const { Cell::new(None) };
     /// Whether what is being dropped is dropped because of that limit.
     static STALLED: Cell<bool> = const { Cell::new(false) };
 }
@@ -159,10 +161,16 @@ pub(crate) fn set_stall(timer: Option<Timer>) {
     STALL.set(timer);
 }
 
+/// Called as [`set_stall`]: the stream reads the answer ahead, for the same reason.
+pub(crate) fn set_reader(reader: Reader) {
+    READER.set(Some(reader));
+}
+
 /// A stream with its stall limit. Its end drops hyper's future, which resets the stream if the answer is unfinished.
 struct Limited {
     task: Task,
     stall: Option<Timer>,
+    reader: Option<Reader>,
 }
 
 impl Future for Limited {
@@ -172,6 +180,12 @@ impl Future for Limited {
         STALL.set(self.stall.take());
         let polled = self.task.as_mut().poll(cx);
         self.stall = STALL.take();
+        if let Some(reader) = READER.take() {
+            self.reader = Some(reader);
+        }
+        if polled.is_pending() {
+            self.reader.take_if(|reader| !reader.fill(cx));
+        }
         match &self.stall {
             Some(stall) if polled.is_pending() && stall.is_over(cx.waker()) => {
                 STALLED.set(true);
@@ -220,7 +234,7 @@ impl Streams {
     pub(crate) fn take_up(&mut self) -> bool {
         let mut begun = self.begun.lock();
         let any = !begun.is_empty();
-        let limited = begun.drain(..).map(|task| Limited { task, stall: None });
+        let limited = begun.drain(..).map(|task| Limited { task, stall: None, reader: None });
         self.running.extend(limited.map(|stream| AssertUnwindSafe(stream).catch_unwind()));
         any
     }

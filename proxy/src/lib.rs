@@ -2,8 +2,8 @@
 //!
 //! One request's way: [`connection`] reads it, [`serve`] takes it through every step: [`door`] refuses what is
 //! ambiguous, [`identity`] says who asks, [`route`] finds workspace and shard in the [`index`], [`admission`]
-//! classifies, prices and admits, [`forward`] sends it through [`upstream`], and [`reply`] brings the answer back and
-//! gives the seats back when the shard has done its work.
+//! classifies, prices and admits, [`forward`] sends it through [`upstream`], [`reply`] brings the answer back, and
+//! [`source`] gives the seats back when the shard has done its work.
 //!
 //! # Invariants
 //! * What goes up with a request (seats, counters, its place in a queue) comes down when its future or its answer's
@@ -37,6 +37,7 @@ mod hop;
 mod identity;
 mod index;
 mod inflight;
+mod initial;
 mod io;
 mod limits;
 mod metered;
@@ -55,6 +56,7 @@ mod route;
 mod rules;
 mod series;
 mod serve;
+mod source;
 mod stamp;
 mod status;
 mod trace;

@@ -3,7 +3,7 @@
 use std::{convert::Infallible, net::TcpListener, sync::Arc};
 
 pub use config::Limits;
-use config::{Compat, FairnessConfig};
+use config::{Compat, FairnessConfig, Protocol};
 use observers::{Observers, WorkspaceEvent};
 use tokio::sync::mpsc;
 use tower::util::BoxCloneSyncService;
@@ -22,11 +22,13 @@ pub enum Upstream {
     Remote(RemoteOptions),
 }
 
-/// A shard behind a socket, spoken to over HTTP/1.1.
+/// A shard behind a socket.
 #[derive(Clone, Debug)]
 pub struct RemoteOptions {
     /// `http://host:port` or `https://host:port`.
     pub url: String,
+    /// What is spoken to it.
+    pub protocol: Protocol,
     /// Roots and client certificate for `https`; required there.
     pub tls: Option<Arc<rustls::ClientConfig>>,
 }

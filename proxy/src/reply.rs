@@ -4,7 +4,7 @@ use std::{
     hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
     pin::Pin,
     sync::{Arc, atomic::Ordering::Relaxed},
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, Waker, ready},
 };
 
 use apiserver_api::ClusterName;
@@ -17,96 +17,86 @@ use crate::{
     connection::Peer,
     h2,
     inflight::Held,
+    initial::Start,
+    source::{Ahead, Reader, Silence, Source},
     trail::{Outcome, Trail},
     worker::{Timer, Worker},
 };
 
 /// An answer's body with the seats of its request.
 pub(crate) struct Reply {
-    body: Body,
-    /// Given back when the last byte has been read from the shard, however slow the client is.
-    permit: Option<Held>,
+    from: From,
     /// Runs on HTTP/1.1 while a part of the answer waits for the client to take it; on HTTP/2 the stream has it.
     stall: Option<Timer>,
-    silence: Silence,
-    /// Runs while the shard says nothing.
-    end: Option<Timer>,
     flight: Option<Flight>,
 }
 
-/// What becomes of an answer when the shard does not go on with it.
-enum Silence {
-    /// It may be silent for ever: a log, a terminal.
-    Allowed,
-    /// It is cut off after the limit of a request: its seats are not the shard's to keep. With the shard's number.
-    Limited(usize),
-    /// A watch: it ends, as if the shard had ended it, when the gateway drains.
-    Watch { _guard: Option<WatchGuard>, workspace: u64 },
+#[allow(clippy::large_enum_variant, reason = "the large one is the common one")]
+enum From {
+    Source(Source),
+    /// What is read ahead of the client.
+    Ahead(Arc<Ahead>),
 }
 
 impl Reply {
-    fn silent(body: Body, permit: Option<Held>, silence: Silence) -> Self {
-        let permit = permit.filter(|_| !http_body::Body::is_end_stream(&body));
-        Self { body, permit, stall: None, silence, end: None, flight: None }
+    fn silent(body: Body, permit: Option<Held>, silence: Silence, start: Option<Start>) -> Self {
+        Self { from: From::Source(Source::new(body, permit, silence, start)), stall: None, flight: None }
     }
 
     /// An answer that the shard of this number has to go on with.
     pub(crate) fn new(body: Body, permit: Option<Held>, shard: usize) -> Self {
-        Self::silent(body, permit, Silence::Limited(shard))
+        Self::silent(body, permit, Silence::Limited(shard), None)
     }
 
     /// An answer that holds no seats.
     pub(crate) fn plain(body: Body) -> Self {
-        Self::silent(body, None, Silence::Allowed)
+        Self::silent(body, None, Silence::Allowed, None)
     }
 
-    /// A watch's answer: without seats, and counted as a watch until it ends.
-    pub(crate) fn watch(body: Body, guard: Option<WatchGuard>, workspace: Option<&ClusterName>) -> Self {
+    /// A watch's answer: counted as a watch until it ends, and with seats until it has started.
+    pub(crate) fn watch(
+        body: Body,
+        guard: Option<WatchGuard>,
+        workspace: Option<&ClusterName>,
+        permit: Option<Held>,
+        start: Option<Start>,
+    ) -> Self {
         let workspace = BuildHasherDefault::<DefaultHasher>::default().hash_one(workspace);
-        Self::silent(body, None, Silence::Watch { _guard: guard, workspace })
+        let silence = Silence::Watch { _guard: guard, workspace };
+        Self::silent(body, permit.filter(|_| start.is_some()), silence, start)
     }
 
-    /// The shard says nothing: the answer may have to end now.
-    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Some(Flight { worker, .. }) = &self.flight else { return Poll::Pending };
-        let waker = || cx.waker().clone();
-        let end = match self.silence {
-            Silence::Allowed => return Poll::Pending,
-            Silence::Limited(_) => {
-                self.end.get_or_insert_with(|| worker.wake_after(worker.core.limits.request_timeout, waker()))
-            }
-            Silence::Watch { workspace, .. } => self.end.get_or_insert_with(|| worker.wake_to_end(waker(), workspace)),
-        };
-        if !end.is_over(cx.waker()) {
-            return Poll::Pending;
+    /// Lets what comes be read ahead of the client, if that gives seats back.
+    fn share(&mut self) {
+        let (From::Source(source), Some(flight)) = (&mut self.from, &self.flight) else { return };
+        if !source.holds_seats() {
+            return;
         }
-        let failed = match self.silence {
-            Silence::Limited(shard) => worker.core.shards.get(shard),
-            _ => None,
-        };
-        if let Some(entry) = failed {
-            worker.core.metrics.shard_failed(&entry.shard.name, "silent");
+        let source = std::mem::replace(source, Source::new(Body::empty(), None, Silence::Allowed, None));
+        let ahead = Ahead::new(flight.worker.clone(), source);
+        let reader = Reader::new(&ahead);
+        if flight.peer.is_h2 {
+            h2::set_reader(reader)
+        } else {
+            flight.peer.read_ahead(reader)
         }
-        (self.body, self.permit) = (Body::empty(), None);
-        if !matches!(self.silence, Silence::Limited(_)) {
-            self.end_with(Outcome::Cut("drain"));
-            return Poll::Ready(None);
-        }
-        self.end_with(Outcome::TimedOut("silent"));
-        Poll::Ready(Some(Err("the shard does not go on with its answer".into())))
+        self.from = From::Ahead(ahead);
     }
 
     /// Ties the request's flight to the body.
     ///
     /// The stall limit begins now: a client that opens no window for the first byte would never have the body polled.
     pub(crate) fn fly(&mut self, flight: Flight) {
-        let is_done = http_body::Body::is_end_stream(&self.body);
+        let (is_done, is_h2) = (http_body::Body::is_end_stream(self), flight.peer.is_h2);
         if !is_done {
             self.stall = flight.stall_timer();
         }
         self.flight = Some(flight);
         if is_done {
             self.end_with(Outcome::Served);
+        } else if is_h2 {
+            // hyper may never ask for the body of a client that opens no window.
+            self.share();
         }
     }
 
@@ -128,32 +118,45 @@ impl http_body::Body for Reply {
         let this = &mut *self;
         this.stall = None;
         h2::set_stall(None);
-        let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) else { return this.poll_end(cx) };
-        if matches!(this.silence, Silence::Limited(_)) {
-            this.end = None;
-        }
-        if let (Some(Ok(frame)), Some(flight)) = (&frame, &mut this.flight) {
+        let part = ready!(match &mut this.from {
+            From::Source(source) => source.poll_part(this.flight.as_ref().map(|flight| &flight.worker), cx),
+            From::Ahead(ahead) => ahead.poll_part(cx),
+        });
+        if let (Some(Ok(frame)), Some(flight)) = (&part, &mut this.flight) {
             flight.trail.bytes_out += frame.data_ref().map_or(0, |data| data.len() as u64);
         }
-        if !matches!(frame, Some(Ok(_))) || http_body::Body::is_end_stream(&this.body) {
-            this.permit = None;
-            let is_broken = matches!(frame, Some(Err(_)));
-            this.end_with(if is_broken { Outcome::UpstreamError("broken-off") } else { Outcome::Served });
+        let is_broken = matches!(part, Some(Err(_)));
+        let is_over = is_broken || part.is_none() || http_body::Body::is_end_stream(this);
+        if is_over {
+            let cut = match &this.from {
+                From::Source(source) => source.cut(),
+                From::Ahead(ahead) => ahead.cut(),
+            };
+            let ended = if is_broken { Outcome::UpstreamError("broken-off") } else { Outcome::Served };
+            this.end_with(cut.unwrap_or(ended));
+        } else {
+            this.share();
         }
         // On HTTP/2 the last part may wait for the client's window too; on HTTP/1.1 it is in the socket's hands.
-        let is_over = !matches!(frame, Some(Ok(_))) || http_body::Body::is_end_stream(&this.body);
         if let Some(flight) = this.flight.as_ref().filter(|flight| !is_over || flight.peer.is_h2) {
             this.stall = flight.stall_timer();
         }
-        Poll::Ready(frame)
+        Poll::Ready(part)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        match &self.from {
+            From::Source(source) => source.is_end_stream(),
+            From::Ahead(ahead) => ahead.is_end_stream(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        match &self.from {
+            From::Source(source) => source.size_hint(),
+            // Only shared once hyper has asked, or where it does not.
+            From::Ahead(_) => SizeHint::default(),
+        }
     }
 }
 

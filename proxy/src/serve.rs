@@ -24,6 +24,7 @@ use http::{
     request::Parts,
 };
 use hyper::body::Incoming;
+use tokio::time::Instant;
 
 use crate::{
     Body,
@@ -35,6 +36,7 @@ use crate::{
     door, forward, hop,
     identity::{self, Caller},
     inflight::Held,
+    initial::Start,
     probes,
     refusal::{answer, answer_and_close, draining, rejected, temporary},
     refused::Why,
@@ -231,6 +233,7 @@ async fn admitted(
         _ => Body::upload(body, Some(worker), counter),
     };
     let mut permit = permit;
+    let until = (plan.kind == Kind::Watch).then(|| Instant::now() + core.limits.watch_start_timeout);
     let answered = {
         let send = forward::send(worker, route, limit, protocol, &stamp, parts, body, trail);
         let held = (plan.kind == Kind::Watch).then_some(&mut permit);
@@ -242,12 +245,16 @@ async fn admitted(
             peer.open_tunnel(Tunnel { client, shard, _place: place, _watch: plan.watch.take() });
             response.map(Reply::plain)
         }
-        Ok((response, None)) => response.map(|body| match plan.kind {
-            Kind::Plain => Reply::new(body, permit, route.shard),
-            // It has been initialised, as far as a gateway can see, when its head arrives: the seats go back.
-            Kind::Watch => Reply::watch(body, plan.watch.take(), route.workspace.as_ref()),
-            Kind::LongRunning => Reply::plain(body),
-        }),
+        Ok((response, None)) => {
+            let start = until
+                .filter(|_| permit.is_some() && response.status().is_success())
+                .and_then(|until| Start::new(plan.initial, response.headers(), until));
+            response.map(|body| match plan.kind {
+                Kind::Plain => Reply::new(body, permit, route.shard),
+                Kind::Watch => Reply::watch(body, plan.watch.take(), route.workspace.as_ref(), permit, start),
+                Kind::LongRunning => Reply::plain(body),
+            })
+        }
         // The client's own fault: its body is not what was promised.
         Err(status) if matches!(status.code, 400 | 408 | 413) => {
             let why = if status.code == 408 { Why::Stalled } else { Why::Body };

@@ -40,6 +40,8 @@ pub(crate) struct Worker {
     pub(crate) is_stopped: AtomicBool,
     /// This thread's own handles of the shards' gates, by the shard's number.
     gates: Box<[Option<Arc<Gate>>]>,
+    /// Bytes of answers that have been read ahead of their clients.
+    pub(crate) ahead: AtomicUsize,
     next_id: AtomicU64,
     tick: AtomicU32,
     /// Std mutexes: short sections, never held over an await, and in practice taken by one thread only.
@@ -64,6 +66,8 @@ pub(crate) struct Link {
     waker: AtomicWaker,
     /// Requests being served on it.
     pub(crate) requests: AtomicU32,
+    /// Whether the socket's next event wakes who reads from it, so that the end of the connection is seen.
+    pub(crate) watched: AtomicBool,
     /// Tick of the last sign of life.
     pub(crate) seen: AtomicU32,
     /// Tick of the first byte of an unfinished request head, 0 if there is none.
@@ -184,6 +188,7 @@ impl Worker {
             requests: InFlight::default(),
             phases: Phases::new(),
             is_stopped: AtomicBool::new(false),
+            ahead: AtomicUsize::new(0),
             next_id: AtomicU64::new(uuid::Uuid::new_v4().as_u64_pair().0),
             tick: AtomicU32::new(1),
             links: Mutex::default(),

@@ -115,7 +115,11 @@ fn gateway(compat: Compat) -> Gateway {
 }
 
 fn shard_of(address: std::net::SocketAddr) -> ShardOptions {
-    shard(Upstream::Remote(RemoteOptions { url: format!("http://{address}"), tls: None }))
+    shard(Upstream::Remote(RemoteOptions {
+        url: format!("http://{address}"),
+        protocol: config::Protocol::Http1,
+        tls: None,
+    }))
 }
 
 #[tokio::test]

@@ -16,6 +16,7 @@ shards:
 - name: amber
   url: http://localhost:8080/
   seats: 1
+  protocol: http2
 observers: { resyncInterval: 90s }
 accessLog: { file: access.log, sample: 0.25, errorsPerSecond: 5 }
 fairness: { enabled: false, file: fairness.yaml, compat: upstream }
@@ -45,6 +46,7 @@ fn a_full_file_is_read() {
     let shown = ("/etc/fairgate/c.pem".into(), "/etc/fairgate/ck.pem".into());
     assert_eq!(root.tls.as_ref().unwrap().client_certificate, Some(shown));
     assert_eq!((amber.url.scheme_str(), &amber.tls), (Some("http"), &None));
+    assert_eq!((root.protocol, amber.protocol), (Protocol::Auto, Protocol::Http2));
     let file = Some("/etc/fairgate/fairness.yaml".into());
     assert_eq!(config.fairness, Fairness { enabled: false, file, compat: Compat::Upstream });
     assert_eq!(config.observers.resync_interval, Duration::from_secs(90));
@@ -104,6 +106,17 @@ fn only_two_sets_of_rules_are_known() {
     assert_eq!(compat("fairgate").unwrap().fairness.compat, Compat::Fairgate);
     let faults = compat("kubernetes").unwrap_err();
     assert!(faults[0].ends_with("fairness.compat: is \"kubernetes\"; want fairgate or upstream"), "{faults:?}");
+    assert_eq!(faults.len(), 1, "{faults:?}");
+}
+
+#[test]
+fn a_shard_speaks_one_of_two_protocols() {
+    let protocol = |word: &str| parse(&GOOD.replace("protocol: http2", &format!("protocol: {word}")));
+    for (word, want) in [("auto", Protocol::Auto), ("http1", Protocol::Http1), ("http2", Protocol::Http2)] {
+        assert_eq!(protocol(word).unwrap().shards[1].protocol, want);
+    }
+    let faults = protocol("h2c").unwrap_err();
+    assert!(faults[0].ends_with("shards[1].protocol: is \"h2c\"; want auto, http1 or http2"), "{faults:?}");
     assert_eq!(faults.len(), 1, "{faults:?}");
 }
 

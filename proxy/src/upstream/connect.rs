@@ -1,4 +1,4 @@
-//! Makes connections to one shard.
+//! Makes connections to one shard, and finds out what is spoken on them.
 
 use std::{
     io::{IoSlice, Result as IoResult},
@@ -8,7 +8,11 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderValue, Uri};
+use config::Protocol;
+use http::{
+    HeaderValue, Uri,
+    uri::{Authority, Scheme},
+};
 use rustls::pki_types::ServerName;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -17,7 +21,11 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use crate::{BoxError, io, options::RemoteOptions};
+use crate::{
+    BoxError, Limits,
+    io::{self, Probes},
+    options::RemoteOptions,
+};
 
 /// A connected socket.
 pub(crate) enum Stream {
@@ -64,55 +72,120 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// Where a shard listens.
+impl Stream {
+    /// Whether HTTP/2 was chosen in the TLS handshake.
+    fn has_chosen_h2(&self) -> bool {
+        matches!(self, Self::Tls(tls) if tls.get_ref().1.alpn_protocol() == Some(H2))
+    }
+}
+
+const H1: &[u8] = b"http/1.1";
+const H2: &[u8] = b"h2";
+
+/// Where a shard listens, and how it is spoken to.
 pub(crate) struct Endpoint {
     /// `host:port` for name resolution.
-    authority: String,
-    tls: Option<(TlsConnector, ServerName<'static>)>,
-    /// The `Host` header.
+    address: String,
+    tls: Option<Tls>,
+    pub(crate) protocol: Protocol,
+    /// The `Host` header, and its like over HTTP/2.
     pub(crate) host: HeaderValue,
-    timeout: Duration,
+    pub(crate) authority: Authority,
+    pub(crate) scheme: Scheme,
+    /// Until a connection stands.
+    pub(crate) timeout: Duration,
+    pub(crate) probes: Probes,
+}
+
+struct Tls {
+    name: ServerName<'static>,
+    /// Offers what may be spoken.
+    any: TlsConnector,
+    /// Offers HTTP/1.1 only: for requests that switch protocols.
+    h1: TlsConnector,
+}
+
+impl Tls {
+    /// Offers these protocols, whatever the caller's configuration says.
+    fn connector(config: &rustls::ClientConfig, offer: &[&[u8]]) -> TlsConnector {
+        let mut config = config.clone();
+        config.alpn_protocols = offer.iter().map(|p| p.to_vec()).collect();
+        TlsConnector::from(Arc::new(config))
+    }
 }
 
 impl Endpoint {
-    pub(crate) fn new(options: &RemoteOptions, timeout: Duration) -> Result<Self, &'static str> {
+    pub(crate) fn new(options: &RemoteOptions, limits: &Limits) -> Result<Self, &'static str> {
         let uri: Uri = options.url.parse().map_err(|_| "not a URL")?;
         let authority = uri.authority().ok_or("no host: want http://host:port or https://host:port")?;
         if uri.path() != "/" || uri.query().is_some() || authority.as_str().contains('@') {
             return Err("a path, a query or user information has no place here");
         }
-        let (tls, port) = match (uri.scheme_str(), &options.tls) {
-            (Some("http"), _) => (None, 80),
+        let (tls, scheme, port) = match (uri.scheme_str(), &options.tls) {
+            (Some("http"), _) => (None, Scheme::HTTP, 80),
             (Some("https"), Some(config)) => {
                 let name = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
                 let name = ServerName::try_from(name).map_err(|_| "the host is no valid TLS server name")?;
-                // This client speaks HTTP/1.1 only, whatever the caller's configuration offers.
-                let mut config = rustls::ClientConfig::clone(config);
-                config.alpn_protocols = vec![b"http/1.1".to_vec()];
-                (Some((TlsConnector::from(Arc::new(config)), name)), 443)
+                let offer: &[&[u8]] = match options.protocol {
+                    Protocol::Auto => &[H2, H1],
+                    Protocol::Http1 => &[H1],
+                    Protocol::Http2 => &[H2],
+                };
+                let (any, h1) = (Tls::connector(config, offer), Tls::connector(config, &[H1]));
+                (Some(Tls { name, any, h1 }), Scheme::HTTPS, 443)
             }
             (Some("https"), None) => return Err("https needs TLS settings: a CA bundle"),
             _ => return Err("want http:// or https://"),
         };
         Ok(Self {
-            authority: format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(port)),
+            address: format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(port)),
             tls,
+            protocol: options.protocol,
             host: HeaderValue::from_str(authority.as_str()).map_err(|_| "the host is no valid header value")?,
-            timeout,
+            authority: authority.clone(),
+            scheme,
+            timeout: limits.connect_timeout,
+            probes: Probes { after: limits.ping_interval, patience: limits.ping_timeout },
         })
     }
 
-    /// Connects, or says why not within the connect timeout.
-    pub(crate) async fn connect(&self) -> Result<Stream, BoxError> {
+    /// Whether its connections may turn out to speak HTTP/2.
+    pub(crate) fn may_be_h2(&self) -> bool {
+        match self.protocol {
+            Protocol::Auto => self.tls.is_some(),
+            Protocol::Http1 => false,
+            Protocol::Http2 => true,
+        }
+    }
+
+    /// Connects, or says why not within the connect timeout; whether it is HTTP/2 that the shard speaks there.
+    pub(crate) async fn connect(&self, only_h1: bool) -> Result<(Stream, bool), BoxError> {
         let stand = async {
-            let tcp = TcpStream::connect(&self.authority).await?;
-            io::tune(&tcp)?;
+            let tcp = TcpStream::connect(&self.address).await?;
+            io::tune(&tcp, &self.probes)?;
+            if !only_h1 {
+                io::expect_progress(&tcp, &self.probes)?;
+            }
             Ok::<_, BoxError>(match &self.tls {
                 None => Stream::Plain(tcp),
-                Some((connector, name)) => Stream::Tls(Box::new(connector.connect(name.clone(), tcp).await?)),
+                Some(tls) => {
+                    let connector = if only_h1 { &tls.h1 } else { &tls.any };
+                    Stream::Tls(Box::new(connector.connect(tls.name.clone(), tcp).await?))
+                }
             })
         };
-        timeout(self.timeout, stand).await.map_err(|_| format!("no connection within {:?}", self.timeout))?
+        let stream =
+            timeout(self.timeout, stand).await.map_err(|_| format!("no connection within {:?}", self.timeout))??;
+        let is_h2 = !only_h1
+            && match self.protocol {
+                Protocol::Auto => stream.has_chosen_h2(),
+                Protocol::Http1 => false,
+                Protocol::Http2 if self.tls.is_some() && !stream.has_chosen_h2() => {
+                    return Err("the shard does not choose HTTP/2, which is configured for it".into());
+                }
+                Protocol::Http2 => true,
+            };
+        Ok((stream, is_h2))
     }
 }
 
@@ -121,14 +194,15 @@ mod tests {
     use super::*;
 
     fn endpoint(url: &str) -> Result<Endpoint, &'static str> {
-        Endpoint::new(&RemoteOptions { url: url.into(), tls: None }, Duration::from_secs(1))
+        let options = RemoteOptions { url: url.into(), protocol: Protocol::Auto, tls: None };
+        Endpoint::new(&options, &Limits::default())
     }
 
     #[test]
     fn urls() {
-        assert_eq!(endpoint("http://127.0.0.1:8080/").unwrap().authority, "127.0.0.1:8080");
-        assert_eq!(endpoint("http://shard").unwrap().authority, "shard:80");
-        assert_eq!(endpoint("http://[::1]:7").unwrap().authority, "[::1]:7");
+        assert_eq!(endpoint("http://127.0.0.1:8080/").unwrap().address, "127.0.0.1:8080");
+        assert_eq!(endpoint("http://shard").unwrap().address, "shard:80");
+        assert_eq!(endpoint("http://[::1]:7").unwrap().address, "[::1]:7");
         for bad in [
             "",
             "shard",

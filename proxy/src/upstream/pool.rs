@@ -1,4 +1,4 @@
-//! Idle HTTP/1.1 connections of one worker to one shard, last in first out.
+//! The connections of one worker to one shard: idle ones of HTTP/1.1, last in first out, and sessions of HTTP/2.
 //!
 //! A [`Lease`] is the right to send one request on one connection. It comes back when the last byte of the answer has
 //! been read; a connection that is not fit for another request then is closed.
@@ -7,34 +7,43 @@ use std::{
     future::poll_fn,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{
+            AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
     },
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, request::Parts};
 use http_body::{Frame, SizeHint};
+use tokio::{sync::Notify, time::timeout};
 
 use super::{
     connect::Stream,
     h1::{Answer, Connection, Error, Sending},
+    h2::Sessions,
 };
 use crate::{Body, BoxError, stamp::Stamp};
 
 /// Idle connections to one shard that all workers together keep; more are closed when they come back.
 const IDLE_MAX: usize = 1024;
-/// What a worker may keep at least, however many there are.
-const IDLE_MIN: usize = 32;
 /// Sweeps an idle connection survives. Below the idle timeouts in use on servers (nginx 75 s, Go programs 90 s).
 const IDLE_SWEEPS: u8 = 55;
 
 pub(crate) struct Pool {
     /// A std mutex: short sections, never held over an await, and in practice taken by one thread only.
     idle: Mutex<Vec<Idle>>,
+    pub(crate) sessions: Sessions,
     open: AtomicUsize,
     open_max: usize,
     idle_max: usize,
+    /// Requests that wait for a connection, all of which are in use.
+    waiting: AtomicUsize,
+    /// Told when one of the connections is free.
+    freed: Notify,
 }
 
 struct Idle {
@@ -46,8 +55,15 @@ struct Idle {
 impl Pool {
     /// One of `pools` pools of connections to the same shard, with room for `open_max` of them.
     pub(crate) fn new(open_max: usize, pools: usize) -> Self {
-        let idle_max = (IDLE_MAX / pools.max(1)).max(IDLE_MIN);
-        Self { idle: Mutex::default(), open: AtomicUsize::new(0), open_max, idle_max }
+        Self {
+            idle: Mutex::default(),
+            sessions: Sessions::default(),
+            open: AtomicUsize::new(0),
+            open_max,
+            idle_max: (IDLE_MAX / pools.max(1)).max(1),
+            waiting: AtomicUsize::new(0),
+            freed: Notify::new(),
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Idle>> {
@@ -66,18 +82,42 @@ impl Pool {
         }
     }
 
-    /// Whether there is no idle connection.
+    /// Whether there is no connection that a request could have.
     pub(crate) fn is_empty(&self) -> bool {
-        self.lock().is_empty()
+        self.lock().is_empty() && self.sessions.is_empty()
     }
 
-    /// A place for a new connection, if there is one.
-    pub(crate) fn reserve(self: &Arc<Self>) -> Option<Slot> {
-        if self.open.fetch_add(1, Relaxed) >= self.open_max {
-            self.open.fetch_sub(1, Relaxed);
-            return None;
+    /// A place for a new connection, or one that has become idle; waits for either, but no longer than `wait`.
+    pub(crate) async fn reserve(self: &Arc<Self>, wait: Duration) -> Option<Reserved> {
+        if let Some(slot) = self.slot() {
+            return Some(Reserved::Slot(slot));
         }
-        Some(Slot(self.clone()))
+        let _waiting = Waiting::new(&self.waiting);
+        let free = async {
+            loop {
+                let freed = self.freed.notified();
+                if let Some(lease) = self.take() {
+                    return Reserved::Lease(lease);
+                }
+                if let Some(slot) = self.slot() {
+                    return Reserved::Slot(slot);
+                }
+                freed.await;
+            }
+        };
+        timeout(wait, free).await.ok()
+    }
+
+    fn slot(self: &Arc<Self>) -> Option<Slot> {
+        let is_free = |open: usize| (open < self.open_max).then_some(open + 1);
+        self.open.fetch_update(SeqCst, SeqCst, is_free).ok().map(|_| Slot(self.clone()))
+    }
+
+    /// A connection is free.
+    fn tell(&self) {
+        if self.waiting.load(SeqCst) > 0 {
+            self.freed.notify_one();
+        }
     }
 
     /// Ages idle connections and closes the old and dead ones. Called once a second.
@@ -88,7 +128,31 @@ impl Pool {
             entry.age = entry.age.saturating_add(1);
             entry.age < IDLE_SWEEPS && entry.connection.is_quiet()
         });
-        self.open.fetch_sub(before - idle.len(), Relaxed);
+        self.open.fetch_sub(before - idle.len(), SeqCst);
+        drop(idle);
+        self.tell();
+        self.sessions.sweep();
+    }
+}
+
+/// See [`Pool::reserve`].
+pub(crate) enum Reserved {
+    Slot(Slot),
+    Lease(Lease),
+}
+
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
     }
 }
 
@@ -108,7 +172,8 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Relaxed);
+        self.0.open.fetch_sub(1, SeqCst);
+        self.0.tell();
     }
 }
 
@@ -144,6 +209,11 @@ impl Lease {
         self.connection.poll_frame(cx)
     }
 
+    /// See [`Connection::take_whole`].
+    pub(crate) fn take_whole(&mut self) -> Option<Bytes> {
+        self.connection.take_whole()
+    }
+
     pub(crate) fn size_hint(&self) -> SizeHint {
         self.connection.size_hint()
     }
@@ -151,6 +221,11 @@ impl Lease {
     /// Whether the answer has been read to its end.
     pub(crate) fn is_done(&self) -> bool {
         self.connection.is_done()
+    }
+
+    /// Closes the connection; its place is free for another.
+    pub(crate) fn close(self) -> Slot {
+        self.slot
     }
 
     /// Gives the connection back if it may be used again, and closes it if not.
@@ -163,7 +238,7 @@ impl Lease {
         let mut idle = pool.lock();
         if idle.len() < pool.idle_max {
             idle.push(Idle { connection, age: 0 });
-            // It stays open.
+            // It stays open, and the end of the slot tells who waits.
             pool.open.fetch_add(1, Relaxed);
         }
     }

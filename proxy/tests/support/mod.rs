@@ -11,6 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use config::Protocol;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, service::service_fn};
@@ -21,6 +22,7 @@ use tokio::{
     net::TcpStream,
 };
 
+pub mod frames;
 pub mod tls;
 
 /// What a test waits for at most.
@@ -54,7 +56,12 @@ pub fn shard(upstream: Upstream) -> ShardOptions {
 }
 
 pub fn remote(address: SocketAddr) -> ShardOptions {
-    shard(Upstream::Remote(RemoteOptions { url: format!("http://{address}"), tls: None }))
+    speaking(address, Protocol::Auto)
+}
+
+/// A shard in plain text that is spoken to in this way.
+pub fn speaking(address: SocketAddr, protocol: Protocol) -> ShardOptions {
+    shard(Upstream::Remote(RemoteOptions { url: format!("http://{address}"), protocol, tls: None }))
 }
 
 /// A shard in this process.
@@ -93,6 +100,26 @@ where
         }
     });
     address
+}
+
+/// The same over HTTP/2 with prior knowledge.
+pub async fn upstream_h2<F, R>(handler: F) -> SocketAddr
+where
+    F: Fn(Request<Incoming>) -> R + Clone + Send + Sync + 'static,
+    R: Future<Output = Response<Body>> + Send + 'static,
+{
+    raw_upstream(move |socket, _| {
+        let handler = handler.clone();
+        async move {
+            let service = service_fn(move |request| {
+                let answer = handler(request);
+                async move { Ok::<_, Infallible>(answer.await) }
+            });
+            let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            let _ = builder.serve_connection(TokioIo::new(socket), service).await;
+        }
+    })
+    .await
 }
 
 /// An upstream whose every byte is up to the test: `script` gets the socket and its number.

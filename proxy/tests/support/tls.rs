@@ -51,6 +51,11 @@ impl Ca {
         ServerConfig::builder().with_client_cert_verifier(verifier).with_single_cert(vec![certificate], key).unwrap()
     }
 
+    /// For a gateway before shards of this authority.
+    pub fn client_config(&self) -> ClientConfig {
+        ClientConfig::builder().with_root_certificates(self.roots.clone()).with_no_client_auth()
+    }
+
     /// A TLS connection, with a client certificate of this common name and these organizations if given.
     pub async fn connect(&self, to: SocketAddr, user: Option<(&str, &[String])>, is_h2: bool) -> TlsStream<TcpStream> {
         let builder = ClientConfig::builder().with_root_certificates(self.roots.clone());

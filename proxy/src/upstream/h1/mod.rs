@@ -24,7 +24,6 @@ use std::{
     io,
     pin::Pin,
     task::{Context, Poll, Waker, ready},
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -42,15 +41,11 @@ use self::{
     head::Coding,
     outbox::Outbox,
 };
+use super::{CONTINUE_WAIT, INTERIM_MAX};
 use crate::{Body, BoxError, stamp::Stamp};
 
 /// Bytes of an answer's head.
 const HEAD_MAX: usize = 64 << 10;
-/// Interim answers (1xx) to one request.
-const INTERIM_MAX: u32 = 16;
-/// How long a shard that is asked whether it wants the body may be silent before it gets it unasked: as long as
-/// clients wait (RFC 9110 section 10.1.1 forbids to wait for ever).
-const CONTINUE_WAIT: Duration = Duration::from_secs(1);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -315,6 +310,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Err(error) => return Poll::Ready(Some(Err(self.spoil(error.into())))),
             }
         }
+    }
+
+    /// The whole body, if it has a length and came with the head.
+    pub(crate) fn take_whole(&mut self) -> Option<Bytes> {
+        let Framing::Length(length) = self.framing else { return None };
+        let length = usize::try_from(length).ok().filter(|length| *length <= self.input.bytes.len())?;
+        self.framing = Framing::Done;
+        Some(self.input.bytes.split_to(length).freeze())
     }
 
     /// Takes what there is of the body off the input.
