@@ -133,7 +133,7 @@ async fn every_way_to_change_the_file_is_noticed_and_wrong_files_are_refused() {
     assert!(!text.contains("priority_level=\"second\""), "its series go away");
     for wrong in ["a: [", "apiVersion: v1\nkind: Pod\n"] {
         rename_over(place, wrong);
-        becomes(&dev, "/configz", wrong, |text| is_refused(text)).await;
+        becomes(&dev, "/configz", wrong, is_refused).await;
         rename_over(place, &fairness("third", 20));
         becomes(&dev, "/configz", "good again", |text| !is_refused(text)).await;
         rename_over(place, &fairness("third", 10));
