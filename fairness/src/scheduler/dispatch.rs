@@ -332,6 +332,12 @@ impl Scheduler {
         if self.tuning.headroom_percent == 0 || self.known_customers() < 2 {
             return false;
         }
+        // Nothing runs outside the reserves, so what is free now is all that can ever be: a request as wide as that would
+        // wait for ever.
+        let shard = &self.inners[self.inner_of(ROOT)];
+        if shard.committed == shard.reserved {
+            return false;
+        }
         let node = &self.nodes[customer as usize];
         let (weight, use_then) = (u128::from(node.weight), node.u.saturating_add(width));
         let active = u128::from(self.inners[self.inner_of(node.parent)].active_weight);
