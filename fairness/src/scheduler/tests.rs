@@ -212,6 +212,26 @@ fn off() -> Tuning {
     Tuning { headroom_percent: 0, ripeness: 0, ..Tuning::default() }
 }
 
+/// Seats that nobody's end can bring are not waited for: what is not reserved may all be one request's.
+#[test]
+fn a_request_as_wide_as_all_unreserved_seats_starts_when_nothing_runs_outside_the_reserves() {
+    let spec = |reserve| NodeSpec { weight: 1, reserve, maximum: u32::MAX };
+    let shape = [(false, spec(8), vec![1]), (false, spec(0), vec![1])];
+    let arrive = |leaf, width| Op::Arrive { leaf, width };
+    let started = |before: &[Op]| {
+        let mut model = Model::new(&shape, Tuning::default(), false);
+        for op in before {
+            model.step(op);
+        }
+        model.step(&arrive(1, 12));
+        (model.running.len(), model.waiting.len())
+    };
+    assert_eq!(started(&[]), (1, 0), "an idle shard");
+    assert_eq!(started(&[arrive(0, 5)]), (2, 0), "beside the use of a reserve");
+    assert_eq!(started(&[arrive(1, 1)]), (1, 1), "seats that come back are waited for");
+    assert_eq!(started(&[arrive(1, 1), Op::Complete { at: 0 }]), (1, 0), "and came back");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 

@@ -277,7 +277,7 @@ async fn ask(gateway: &Gateway, path: &str, is_h2: bool) -> Sees {
 }
 
 /// What a client sees of the fault, what clients of another shard see meanwhile, and what is seen of the request after
-/// it. A shard that could not be connected to is asked again after a moment.
+/// it. A shard that could not be connected to is asked again after a moment; the time for all of it is [`check`]'s.
 async fn all<F: Fault>(row: &Row<F>, limit: Duration, is_h2: bool) -> [Sees; 3] {
     let gateway = faulty(row.script.clone(), row.then, limit).await;
     let others = async {
