@@ -8,7 +8,7 @@ mod floods;
 mod h1;
 mod h2;
 mod paths;
-#[path = "../support/mod.rs"]
+#[path = "../gateway/support/mod.rs"]
 mod support;
 mod wire;
 

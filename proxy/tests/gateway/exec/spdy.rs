@@ -11,7 +11,7 @@ use tokio::{
     sync::mpsc,
 };
 
-use crate::process::{Output, Process};
+use super::process::{Output, Process};
 
 const SYN_STREAM: u16 = 1;
 const SYN_REPLY: u16 = 2;

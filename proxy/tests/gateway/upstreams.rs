@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "this is a test")]
 
-mod support;
-
 use std::{
     sync::{
         Arc,
@@ -12,11 +10,11 @@ use std::{
     time::Duration,
 };
 
+use crate::support::*;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use proxy::{Body, Gateway, GatewayOptions, Limits};
-use support::*;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,

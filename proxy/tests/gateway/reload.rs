@@ -1,8 +1,6 @@
 //! The fairness configuration is replaced while requests wait: nobody is lost, and no seat is given twice.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "this is a test")]
 
-mod support;
-
 use std::{
     path::Path,
     sync::{
@@ -12,12 +10,12 @@ use std::{
     time::Duration,
 };
 
+use crate::support::*;
 use bytes::Bytes;
 use config::FairnessConfig;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use proxy::{Body, ShardOptions};
-use support::*;
 use tokio::{sync::mpsc::UnboundedSender, task::JoinSet};
 
 const SEATS: u32 = 4;

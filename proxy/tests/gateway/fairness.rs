@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "this is a test")]
 
-mod support;
-
 use std::{
     path::Path,
     sync::{
@@ -12,13 +10,13 @@ use std::{
     },
 };
 
+use crate::support::*;
 use bytes::Bytes;
 use config::FairnessConfig;
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use proxy::{Body, Gateway, GatewayOptions, ShardOptions};
-use support::*;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,

@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "this is a test")]
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::*;
 use proxy::{Gateway, GatewayOptions, Limits};
-use support::*;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,

@@ -6,8 +6,6 @@
 mod node;
 mod process;
 mod spdy;
-#[path = "../support/mod.rs"]
-mod support;
 
 use std::{
     path::{Path, PathBuf},
@@ -15,9 +13,9 @@ use std::{
     sync::Arc,
 };
 
+use crate::support::*;
 use futures_util::{SinkExt, StreamExt};
 use proxy::{Gateway, GatewayOptions};
-use support::*;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
@@ -28,7 +26,7 @@ use tokio_tungstenite::{
     tungstenite::{Message, client::IntoClientRequest},
 };
 
-use crate::node::Node;
+use self::node::Node;
 
 const SPDY_ONLY: [&str; 2] = ["1.25", "1.29"];
 const WEBSOCKET: [&str; 2] = ["1.32", "1.35"];

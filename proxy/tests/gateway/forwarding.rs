@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "this is a test")]
 
-mod support;
-
+use crate::support::*;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use proxy::{Body, Gateway};
-use support::*;
 
 #[tokio::test]
 async fn a_request_reaches_a_remote_and_a_local_shard_over_both_protocols() {

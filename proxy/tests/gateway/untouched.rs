@@ -2,10 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "this is a test")]
 
-mod support;
-
 use std::convert::Infallible;
 
+use crate::support::*;
 use bytes::Bytes;
 use futures_util::stream;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
@@ -13,7 +12,6 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Incoming;
 use proxy::{Body, Gateway};
-use support::*;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "this is a test")]
 
-mod support;
-
 use std::{
     collections::HashMap,
     sync::{
@@ -13,12 +11,12 @@ use std::{
     time::Duration,
 };
 
+use crate::support::*;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use observers::WorkspaceEvent;
 use proxy::{Body, Directory, Gateway, GatewayOptions, Limits, ShardOptions};
 use serde_json::{Value, json};
-use support::*;
 use tokio::sync::mpsc;
 
 /// A shard of kcp: two kinds of objects, lists in pages of one, watches that the test writes.

@@ -25,11 +25,11 @@ use tokio_tungstenite::{
     },
 };
 
-use crate::{
+use super::{
     process::{Output, Process},
     spdy,
-    support::ok,
 };
+use crate::support::ok;
 
 const POD: &str = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"p","namespace":"default","uid":"1"},
     "spec":{"containers":[{"name":"c","image":"i","stdin":true,"ports":[{"containerPort":80}]}]},"status":{"phase":"Running"}}"#;

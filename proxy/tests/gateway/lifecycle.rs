@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "this is a test")]
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::*;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use proxy::{Body, Gateway, GatewayOptions, Limits};
-use support::*;
 use tokio::{io::AsyncReadExt, io::AsyncWriteExt, net::TcpStream};
 
 /// Below the defaults of all limits: so only what is configured explains that a connection ends within it.

@@ -5,12 +5,12 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{
+use super::{
     Row, Sees,
     Sees::{Answer, Broken, Status},
     Then::{self, Close, Hang, Ping, Reset, Stall, StallAtOnce},
-    support::frames::*,
 };
+use crate::support::frames::*;
 
 /// A field that is in no table.
 fn field(name: &str, value: &str) -> Vec<u8> {

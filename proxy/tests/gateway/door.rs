@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "this is a test")]
 
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::*;
 use http::{HeaderValue, Request, StatusCode};
 use proxy::{Body, Gateway};
-use support::*;
 
 /// Sends bytes that must be refused: the answer begins as given, the connection is closed, the shard sees nothing.
 async fn refused(gateway: &Gateway, seen: &Seen, bytes: &str, want: &str) {

@@ -2,20 +2,18 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "this is a test")]
 
-mod support;
-
 use std::{
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
+use crate::support::*;
 use bytes::Bytes;
 use config::{AccessLog, FairnessConfig, Sink};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use proxy::{Body, Gateway, GatewayOptions, Limits, ShardOptions};
 use serde_json::Value;
-use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// One level with a queue for everybody, and one that refuses everybody.

@@ -5,17 +5,15 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "this is a test")]
 
 mod h2;
-#[path = "../support/mod.rs"]
-mod support;
 
 use std::{fmt::Write, time::Duration};
 
+use crate::support::*;
 use config::Protocol;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use proxy::{Gateway, GatewayOptions, Limits, ShardOptions};
-use support::*;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -442,7 +440,7 @@ const INTRODUCTION: &str = "\
 # Shards that go wrong
 
 What is seen of a shard whose first connection goes wrong in one of these ways, while its others serve. Each row is
-tried on sockets by `proxy/tests/faults`, with clients over HTTP/1.1 and over HTTP/2, which see the same; \"breaks off\"
+tried on sockets by `proxy/tests/gateway/faults`, with clients over HTTP/1.1 and over HTTP/2, which see the same; \"breaks off\"
 is a chunk or a length that is not completed over HTTP/1.1 and a reset of the stream over HTTP/2. Meanwhile a client of
 another shard sends requests, and afterwards another one goes to the faulty shard: all of these get 200. Only after a 503
 the shard is left alone for a moment, from 0.1 s on, and its requests get 503 at once until then.

@@ -2,19 +2,17 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "this is a test")]
 
-mod support;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
 };
 
+use crate::support::*;
 use config::{AccessLog, Compat, FairnessConfig, Sink};
 use http::{Response, StatusCode};
 use http_body_util::BodyExt;
 use observers::Observers;
 use proxy::{Body, Gateway, GatewayOptions, RemoteOptions, ShardOptions, Upstream};
-use support::*;
 
 const FAIRNESS: &str = r#"
 apiVersion: flowcontrol.apiserver.k8s.io/v1

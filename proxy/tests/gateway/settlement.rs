@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "this is a test")]
 
-mod support;
-
 use std::{
     path::Path,
     sync::{
@@ -14,12 +12,12 @@ use std::{
     time::Duration,
 };
 
+use crate::support::*;
 use bytes::Bytes;
 use config::{FairnessConfig, Protocol};
 use http::Response;
 use http_body_util::BodyExt;
 use proxy::{Body, Gateway, GatewayOptions, Limits, ShardOptions};
-use support::*;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream},

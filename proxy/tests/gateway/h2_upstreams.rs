@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "this is a test")]
 
-mod support;
-
 use std::{
     convert::Infallible,
     net::SocketAddr,
@@ -13,6 +11,7 @@ use std::{
     },
 };
 
+use crate::support::{frames::*, tls::Ca, *};
 use bytes::Bytes;
 use config::Protocol;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version, header::UPGRADE};
@@ -21,7 +20,6 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use proxy::{Body, Gateway, RemoteOptions, ShardOptions, Upstream};
-use support::{frames::*, tls::Ca, *};
 use tokio::{
     io::AsyncWriteExt,
     sync::mpsc::{UnboundedReceiver, unbounded_channel},
