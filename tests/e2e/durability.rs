@@ -1,11 +1,9 @@
 //! Acknowledged writes survive `kill -9`; watches resume where they were.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "what fails here is a failed test")]
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::Dev;
+use crate::common::Dev;
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 

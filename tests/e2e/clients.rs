@@ -1,10 +1,8 @@
 //! Sessions of several versions of kubectl and helm through the gateway, each in a workspace of its own.
 //!
-//! `cargo test --test clients -- --nocapture` prints which command does what in which version. Where a command needs
+//! `cargo test --test e2e clients -- --nocapture` prints which command does what in which version. Where a command needs
 //! an option because of what the bundled server does not have yet, the option stands in [`Session`].
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "what fails here is a failed test")]
-
-mod common;
 
 use std::{
     fmt::Write as _,
@@ -13,7 +11,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use common::{Dev, tool};
+use crate::common::{Dev, tool};
 
 /// Client-side validation of this version wants OpenAPI v2, and so does the helm of its time.
 const NEEDS_OPENAPI_V2: &str = "1.25";

@@ -1,8 +1,6 @@
 //! Bad input of every kind is answered with one clear line or Status.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "what fails here is a failed test")]
 
-mod common;
-
 use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},
@@ -10,7 +8,7 @@ use std::{
     process::{Command, Output},
 };
 
-use common::Dev;
+use crate::common::Dev;
 use reqwest::Method;
 use serde_json::Value;
 

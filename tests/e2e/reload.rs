@@ -1,8 +1,6 @@
 //! `fairness.yaml` changes in every way a file can change while clients send requests.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "what fails here is a failed test")]
 
-mod common;
-
 use std::{
     fs,
     os::unix::fs::symlink,
@@ -15,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Dev, PATIENCE};
+use crate::common::{Dev, PATIENCE};
 use serde_json::Value;
 
 /// So few that clients wait for them.

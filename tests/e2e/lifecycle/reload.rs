@@ -4,7 +4,7 @@ use std::{net::TcpListener, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
-use crate::{
+use super::{
     config,
     gateway::{Ca, PATIENCE, Serve, Volume},
     load::{Balancer, Load, client},

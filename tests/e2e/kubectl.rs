@@ -1,14 +1,12 @@
 //! The README's tour with the real kubectl against the real binary.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "what fails here is a failed test")]
 
-mod common;
-
 use std::{
     io::{BufRead, BufReader},
     process::Stdio,
 };
 
-use common::{Dev, said, until};
+use crate::common::{Dev, said, until};
 
 /// One running control plane with the workspaces `team-a` and `team-b`.
 fn two_teams() -> (tempfile::TempDir, Dev) {

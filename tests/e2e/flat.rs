@@ -1,8 +1,6 @@
 //! Bodies of any size pass in flat memory: a large one up and down through `fairgate serve`, over both protocols.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "what fails here is a failed test")]
 
-mod common;
-
 use std::{
     convert::Infallible,
     io::{BufRead, BufReader},
@@ -20,6 +18,8 @@ use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
 };
+
+use crate::common::PATIENCE;
 
 /// Bytes of a body; never in memory as a whole.
 const SIZE: u64 = 1 << 30;
@@ -131,7 +131,7 @@ async fn a_body_of_a_gigabyte_takes_no_more_memory_than_a_small_one() {
         reqwest::Client::builder().http1_only().build().unwrap(),
         reqwest::Client::builder().http2_prior_knowledge().build().unwrap(),
     ];
-    let deadline = Instant::now() + common::PATIENCE;
+    let deadline = Instant::now() + PATIENCE;
     while clients[0].get(format!("{}/readyz", gateway.url)).send().await.unwrap().status() != 200 {
         assert!(Instant::now() < deadline, "it does not become ready");
         tokio::time::sleep(Duration::from_millis(20)).await;

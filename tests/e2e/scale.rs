@@ -1,9 +1,7 @@
 //! Workspaces come and go by the hundred, and everything that belongs to them with them.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "what fails here is a failed test")]
 
-mod common;
-
-use common::{Dev, until};
+use crate::common::{Dev, until};
 use futures_util::StreamExt;
 use serde_json::json;
 

@@ -1,0 +1,13 @@
+//! The real binary on loopback ports that the kernel chooses, with real clients. One binary for all: each one more
+//! costs every build a link.
+
+mod clients;
+mod common;
+mod durability;
+mod flat;
+mod kubectl;
+mod lifecycle;
+mod refusals;
+mod reload;
+mod scale;
+mod simulate;
