@@ -311,6 +311,17 @@ impl Gate {
             self.shared.in_force.store(profile.serial(), Ordering::Relaxed);
             state.set_profile(now, profile, wakes);
         });
+        // Requests that come meanwhile let their own workspaces follow.
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let now = self.shared.clock.now_ns();
+            next = self.with(|state, wakes| state.follow_profile(now, from, wakes));
+        }
+    }
+
+    /// Seats that classes promise to workspaces and the shard has not: the workspaces that came last go without.
+    pub fn reserves_missing(&self) -> u64 {
+        self.lock().shard.reserves_missing()
     }
 
     /// Puts a profile in force if it was made after the one that is: whoever classifies by it must not be ahead of the

@@ -1,6 +1,6 @@
 //! The scheduler behind the gate: ours, or Kubernetes' own rules (`compat: upstream`).
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
 use super::{Compat, Cost, GateOptions, GatePolicy, WorkspaceClass, stats::DemandSums};
 use crate::{
@@ -250,10 +250,26 @@ impl Engine {
         }
     }
 
+    /// Of ours, a workspace follows with its next request or with [`Engine::follow_levels`].
     pub(super) fn set_levels(&mut self, now: u64, levels: &[Level]) {
         match self {
-            Tree(shard) => shard.set_levels(now, levels),
+            Tree(shard) => shard.replace_levels(levels),
             Upstream(shard) => shard.set_levels(now, levels),
+        }
+    }
+
+    /// Lets the workspaces with these indices follow.
+    pub(super) fn follow_levels(&mut self, now: u64, workspaces: Range<usize>) {
+        if let Tree(shard) = self {
+            shard.follow_levels(now, workspaces);
+        }
+    }
+
+    /// Seats that are promised to workspaces and cannot be kept for them.
+    pub(super) fn reserves_missing(&self) -> u64 {
+        match self {
+            Tree(shard) => shard.reserves_missing(),
+            Upstream(_) => 0,
         }
     }
 

@@ -160,6 +160,8 @@ const MOST_CELLS: u32 = 4_096;
 /// Idle nodes dropped per event, and per tick.
 const REAP_PER_EVENT: usize = 2;
 const REAP_PER_TICK: usize = 256;
+/// Workspaces that follow a profile before the lock is free for others.
+const FOLLOW_PER_LOCK: usize = 256;
 
 impl State {
     pub(super) fn new(now: u64, options: &GateOptions, policy: &GatePolicy) -> Self {
@@ -532,11 +534,21 @@ impl State {
         self.recall(now);
         self.shard.set_levels(now, profile.levels());
         let replaced = self.flows.set_profile(&profile);
-        for known in &mut self.known {
-            known.by_flow.retain(|(flow, _)| !replaced.contains(flow));
+        if !replaced.is_empty() {
+            for known in &mut self.known {
+                known.by_flow.retain(|(flow, _)| !replaced.contains(flow));
+            }
         }
         self.profile = profile;
         self.pump(now, None, wakes);
+    }
+
+    /// Lets some workspaces follow the profile, from this index on; the index to go on with, if there are more.
+    pub(super) fn follow_profile(&mut self, now: u64, from: usize, wakes: &mut Wakes) -> Option<usize> {
+        let end = from + FOLLOW_PER_LOCK;
+        self.shard.follow_levels(now, from..end);
+        self.pump(now, None, wakes);
+        (end < self.shard.workspace_slots()).then_some(end)
     }
 
     pub(super) fn set_seats(&mut self, now: u64, seats: u32, wakes: &mut Wakes) {

@@ -4,7 +4,7 @@
 
 use super::{
     measure::{Evidence, SECOND},
-    node::NONE,
+    node::{NONE, NodeId},
     requests::{RequestId, State},
     tree::{Claim, ROOT, Scheduler},
 };
@@ -116,7 +116,7 @@ impl Scheduler {
     /// says so next.
     pub(super) fn start_at_once(&mut self, now: u64, leaf: u32, width: u32) -> Option<RequestId> {
         let idle = self.nodes[ROOT as usize].waiting == 0 && self.claim.is_none() && self.ready.is_none();
-        if !idle || width == 0 || self.room(leaf, width) != Room::Fits {
+        if !idle || self.room(leaf, width) != Room::Fits {
             return None;
         }
         let customer = self.customer_of(leaf)?;
@@ -212,7 +212,8 @@ impl Scheduler {
         };
         // Capacity fell below a waiting request's width: it may run alone there.
         let others = inner.reserved.saturating_sub(u64::from(node.r));
-        fits || (p.u == 0 && capacity > 0 && u64::from(width) > capacity.saturating_sub(others))
+        let may_alone = capacity > others || (capacity > 0 && node.r > 0);
+        fits || (p.u == 0 && may_alone && u64::from(width) > capacity.saturating_sub(others))
     }
 
     /// The head does not fit the free seats of the shard: narrower ones pass it until it is clearly owed
@@ -225,7 +226,9 @@ impl Scheduler {
         let owed = i128::from(mean.wrapping_sub(node.f)) * i128::from(node.weight) / 16;
         let clear = owed >= 2 * i128::from(width) * i128::from(self.horizon.t);
         let passed_often = self.requests.at(head).passed >= width.saturating_mul(8);
-        if self.claim.is_none() && (clear || passed_often) {
+        // Who became too wide by a change of configuration has no claim: it waits until nothing else runs.
+        let fits_ever = width <= self.widest(NodeId(choice.leaf));
+        if self.claim.is_none() && fits_ever && (clear || passed_often) {
             self.claim = Some(Claim { leaf: choice.leaf, request: head });
         } else {
             self.passed_requests.push(head);

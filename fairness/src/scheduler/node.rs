@@ -55,6 +55,9 @@ pub(super) struct Node {
     pub(super) waiting_seats: u64,
     /// Service tag, wrapping.
     pub(super) f: i64,
+    /// What is served beyond `f`, in units of which `weight` make one of a tag's: without it short requests of a heavy
+    /// node would be free.
+    pub(super) rest: u32,
     /// The parent's clock at the last accrual.
     pub(super) mark: u64,
     /// Sum of width times horizon over the running requests.
@@ -93,6 +96,7 @@ impl Node {
             waiting: 0,
             waiting_seats: 0,
             f: 0,
+            rest: 0,
             mark: 0,
             c: 0,
             charge: 0,
@@ -113,6 +117,25 @@ impl Node {
 
     pub(super) fn key(&self) -> i64 {
         self.f.wrapping_add(self.charge)
+    }
+
+    /// What `used` seats for `since` nanoseconds add to the tag.
+    pub(super) fn serve(&mut self, used: u64, since: u64) -> i64 {
+        let weight = u64::from(self.weight);
+        let units = used.checked_mul(since).and_then(|service| service.checked_mul(SCALE));
+        match units.and_then(|units| units.checked_add(u64::from(self.rest))) {
+            // Queues weigh 1: a division less on each step of most paths.
+            Some(units) if weight == 1 => units as i64,
+            Some(units) => {
+                self.rest = (units % weight) as u32;
+                (units / weight) as i64
+            }
+            None => {
+                let units = u128::from(used) * u128::from(since) * u128::from(SCALE) + u128::from(self.rest);
+                self.rest = (units % u128::from(weight)) as u32;
+                (units / u128::from(weight)) as i64
+            }
+        }
     }
 
     /// To be called when `c` or the weight has changed.

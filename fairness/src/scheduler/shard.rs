@@ -4,7 +4,12 @@
 //! that a tenant's arrival never changes what another was promised. Levels and queues get nodes on first
 //! use. Nodes that idle are dropped; those of absolute workspaces stay until the workspace is forgotten.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, HashMap, HashSet},
+    ops::Range,
+    sync::Arc,
+};
 
 use super::{
     measure::Releases,
@@ -97,6 +102,8 @@ struct Workspace {
     class: WorkspaceClass,
     nominal: u32,
     nominal_at: u64,
+    /// Which of the successive tables of levels it follows.
+    version: u64,
     /// Levels with nodes, a handful.
     levels: Vec<LevelSlot>,
 }
@@ -117,6 +124,8 @@ struct LevelEntry {
     level: Level,
     /// Its place in the profile; `None` when it is no longer in it and only drains.
     place: Option<u16>,
+    /// Workspaces with a node for it. Once it is in no profile and has none, another level takes its index.
+    slots: u32,
 }
 
 /// Divisions of seats among the levels that are remembered.
@@ -132,10 +141,13 @@ pub struct Shard {
     seats: u32,
     /// Sum of the absolute seats given away.
     absolute: u32,
+    /// Workspaces with absolute seats, in the order in which they came.
+    promised: Vec<u32>,
     workspaces: Vec<Option<Workspace>>,
     free: Vec<u32>,
-    /// All levels ever seen, by an index that outlives a change of the profile.
+    /// The levels of the profile, and those that drain, by an index that outlives a change of the profile.
     levels: Vec<LevelEntry>,
+    version: u64,
     /// From the profile's index to that one.
     places: Vec<u16>,
     profile: Vec<Level>,
@@ -155,9 +167,11 @@ impl Shard {
             pool,
             seats,
             absolute: 0,
+            promised: Vec::new(),
             workspaces: Vec::new(),
             free: Vec::new(),
             levels: Vec::new(),
+            version: 0,
             places: Vec::new(),
             profile: Vec::new(),
             drained: Vec::new(),
@@ -181,23 +195,49 @@ impl Shard {
     /// Puts other levels in force. Levels of the same name are the same level; those that are gone serve who
     /// waits there under their old dials. O(workspaces × levels). Call [`Shard::dispatch`] then.
     pub fn set_levels(&mut self, now: u64, levels: &[Level]) {
-        for entry in &mut self.levels {
+        self.replace_levels(levels);
+        self.follow_levels(now, 0..self.workspaces.len());
+    }
+
+    /// As [`Shard::set_levels`], but a workspace follows with its next request, or when [`Shard::follow_levels`] comes to
+    /// it. O(levels).
+    pub(crate) fn replace_levels(&mut self, levels: &[Level]) {
+        let mut known = HashMap::with_capacity(self.levels.len());
+        for (at, entry) in self.levels.iter_mut().enumerate() {
             entry.place = None;
+            known.insert(entry.level.name.clone(), at);
+        }
+        let in_force: HashSet<&str> = levels.iter().map(|level| &*level.name).collect();
+        let is_new = |level: &&Level| !known.contains_key(&level.name);
+        let mut new = levels.iter().filter(is_new).cloned().collect::<Vec<_>>().into_iter();
+        let is_free = |entry: &LevelEntry| entry.slots == 0 && !in_force.contains(&*entry.level.name);
+        for (at, entry) in self.levels.iter_mut().enumerate().filter(|(_, entry)| is_free(entry)) {
+            let Some(level) = new.next() else { break };
+            known.insert(level.name.clone(), at);
+            entry.level = level;
+        }
+        for level in new {
+            known.insert(level.name.clone(), self.levels.len());
+            self.levels.push(LevelEntry { level, place: None, slots: 0 });
         }
         self.places.clear();
         self.limits.clear();
         self.profile = levels.to_vec();
+        self.version += 1;
         for (place, level) in (0..).zip(levels) {
-            let entry = LevelEntry { level: level.clone(), place: Some(place) };
-            let at = self.levels.iter().position(|e| e.level.name == level.name).unwrap_or(self.levels.len());
-            match self.levels.get_mut(at) {
-                Some(old) => *old = entry,
-                None => self.levels.push(entry),
+            let at = *known.get(&level.name).expect("each level was entered above");
+            if let Some(entry) = self.levels.get_mut(at) {
+                (entry.level, entry.place) = (level.clone(), Some(place));
             }
-            self.places.push(at as u16);
+            // One too many, while so many others drain, is refused.
+            self.places.push(u16::try_from(at).unwrap_or(u16::MAX));
         }
-        for at in 0..self.workspaces.len() as u32 {
-            self.apply_limits(now, at);
+    }
+
+    /// Lets the workspaces with these indices follow the levels. Call [`Shard::dispatch`] then.
+    pub(crate) fn follow_levels(&mut self, now: u64, workspaces: Range<usize>) {
+        for at in workspaces.start..workspaces.end.min(self.workspaces.len()) {
+            self.apply_limits(now, at as u32);
         }
     }
 
@@ -206,6 +246,32 @@ impl Shard {
         self.seats = seats;
         self.core.set_seats(now, seats);
         self.weigh_pool(now);
+        self.keep_promises(now);
+    }
+
+    /// Seats that are promised to workspaces and not kept for them, since the shard has not so many.
+    pub fn reserves_missing(&self) -> u64 {
+        let workspaces = self.promised.iter().filter_map(|at| self.workspaces.get(*at as usize)?.as_ref());
+        let promised = workspaces.map(|workspace| u64::from(promise(workspace.class))).sum::<u64>();
+        promised.saturating_sub(self.seats.into())
+    }
+
+    /// Gives reserves out, first come, first served, as far as the shard has the seats. Whose shrink come first, so that
+    /// their sum does not exceed the shard meanwhile.
+    fn keep_promises(&mut self, now: u64) {
+        let (mut left, mut grown) = (self.seats, Vec::new());
+        for at in &self.promised {
+            let Some(workspace) = self.workspaces.get(*at as usize).and_then(Option::as_ref) else { continue };
+            let (node, spec) = (workspace.node, self.core.spec(workspace.node));
+            let reserve = promise(workspace.class).min(left);
+            left -= reserve;
+            match reserve.cmp(&spec.reserve) {
+                Ordering::Less => self.core.reconfigure(now, node, NodeSpec { reserve, ..spec }),
+                Ordering::Equal => {}
+                Ordering::Greater => grown.push((node, NodeSpec { reserve, ..spec })),
+            }
+        }
+        grown.into_iter().for_each(|(node, spec)| self.core.reconfigure(now, node, spec));
     }
 
     fn weigh_pool(&mut self, now: u64) {
@@ -213,44 +279,31 @@ impl Shard {
         self.core.reconfigure(now, self.pool, NodeSpec { weight, reserve: 0, maximum: u32::MAX });
     }
 
-    /// Makes a node for a workspace. Reserves beyond the shard's seats are not given.
+    /// Makes a node for a workspace. Reserves beyond the shard's seats are not given, see
+    /// [`Shard::reserves_missing`].
     pub fn add_workspace(&mut self, now: u64, class: WorkspaceClass) -> WorkspaceId {
         let at = self.free.pop().unwrap_or(self.workspaces.len() as u32);
         let (parent, absolute) = match class {
             WorkspaceClass::Shares { .. } => (self.pool, 0),
             WorkspaceClass::Seats { seats, .. } => (self.core.root(), seats),
         };
-        let spec = self.workspace_spec(class, self.seats, 0);
+        let spec = workspace_spec(class, self.seats, 0);
         let owner = Owner { workspace: at, level: None, queue: None };
         let node = self.core.add_node(now, parent, spec, true, owner);
-        let workspace = Workspace { node, class, nominal: 0, nominal_at: 0, levels: Vec::new() };
+        let workspace = Workspace { node, class, nominal: 0, nominal_at: 0, version: self.version, levels: Vec::new() };
         match self.workspaces.get_mut(at as usize) {
             Some(place) => *place = Some(workspace),
             None => push(&mut self.workspaces, Some(workspace)),
         }
-        if absolute > 0 {
+        if let WorkspaceClass::Seats { .. } = class {
             self.core.keep(node);
+            self.promised.push(at);
             self.absolute = self.absolute.saturating_add(absolute);
             self.weigh_pool(now);
+            self.keep_promises(now);
         }
         self.follow_nominal(now, at);
         WorkspaceId(at)
-    }
-
-    /// The dials of a workspace's node. `own_reserve` is what it has already.
-    fn workspace_spec(&self, class: WorkspaceClass, nominal: u32, own_reserve: u32) -> NodeSpec {
-        let borrow = |n: u32, limit: Option<u32>| limit.map_or(u32::MAX, |p| n.saturating_add(percent(n, p)));
-        match class {
-            WorkspaceClass::Shares { shares, borrowing_limit_percent } => {
-                let maximum = borrow(nominal, borrowing_limit_percent).max(1);
-                NodeSpec { weight: shares, reserve: 0, maximum }
-            }
-            WorkspaceClass::Seats { seats, lendable_percent, borrowing_limit_percent } => {
-                let left = u64::from(self.seats + own_reserve).saturating_sub(self.core.reserved()) as u32;
-                let reserve = seats.saturating_sub(percent(seats, lendable_percent)).min(left);
-                NodeSpec { weight: seats, reserve, maximum: borrow(seats, borrowing_limit_percent) }
-            }
-        }
     }
 
     /// Gives a workspace another class. `false`: a change between shares and seats takes another node;
@@ -267,10 +320,10 @@ impl Shard {
         workspace.class = class;
         workspace.nominal_at = 0;
         let node = workspace.node;
-        let own = self.core.state(now, node).spec.reserve;
-        let spec = self.workspace_spec(class, self.seats, own);
+        let spec = workspace_spec(class, self.seats, self.core.spec(node).reserve);
         self.core.reconfigure(now, node, spec);
         self.weigh_pool(now);
+        self.keep_promises(now);
         self.follow_nominal(now, id.0);
         true
     }
@@ -287,6 +340,9 @@ impl Shard {
         let Some(workspace) = self.workspaces.get_mut(id.index()).and_then(Option::take) else { return };
         self.free.push(id.0);
         for slot in &workspace.levels {
+            if let Some(entry) = self.levels.get_mut(usize::from(slot.level)) {
+                entry.slots -= 1;
+            }
             slot.queues.iter().for_each(|(_, queue)| self.core.disown(now, *queue));
             self.core.disown(now, slot.node);
         }
@@ -295,7 +351,9 @@ impl Shard {
         self.core.disown(now, workspace.node);
         if let WorkspaceClass::Seats { seats, .. } = workspace.class {
             self.absolute = self.absolute.saturating_sub(seats);
+            self.promised.retain(|at| *at != id.0);
             self.weigh_pool(now);
+            self.keep_promises(now);
         }
     }
 
@@ -314,14 +372,15 @@ impl Shard {
     fn follow_nominal(&mut self, now: u64, at: u32) {
         let Some(workspace) = self.workspaces.get(at as usize).and_then(Option::as_ref) else { return };
         let early = now.saturating_sub(workspace.nominal_at) < NOMINAL_EVERY && workspace.nominal_at > 0;
-        if early {
+        let stale = workspace.version != self.version;
+        if early && !stale {
             return;
         }
         let nominal = self.nominal(workspace);
-        if nominal != workspace.nominal || workspace.nominal_at == 0 {
+        if nominal != workspace.nominal || workspace.nominal_at == 0 || stale {
             let (node, class) = (workspace.node, workspace.class);
             if let WorkspaceClass::Shares { borrowing_limit_percent: Some(_), .. } = class {
-                let spec = self.workspace_spec(class, nominal, 0);
+                let spec = workspace_spec(class, nominal, 0);
                 self.core.reconfigure(now, node, spec);
             }
             if let Some(workspace) = self.workspaces.get_mut(at as usize).and_then(Option::as_mut) {
@@ -345,17 +404,18 @@ impl Shard {
         division
     }
 
-    /// Whether levels that are gone still drain here. Until then the levels in force keep nothing, so that
-    /// their reserves cannot shut the old ones out.
+    /// Whether requests of levels that are gone still wait or run here. Until then the levels in force keep nothing, so
+    /// that their reserves cannot shut the old ones out.
     fn drains(&self, workspace: &Workspace) -> bool {
+        let busy = |slot: &LevelSlot| self.core.in_use(slot.node) > 0 || self.core.waiting(slot.node) > 0;
         let gone = |slot: &LevelSlot| self.levels.get(usize::from(slot.level)).is_none_or(|e| e.place.is_none());
-        workspace.levels.iter().any(gone)
+        workspace.levels.iter().any(|slot| gone(slot) && busy(slot))
     }
 
     fn apply_limits(&mut self, now: u64, at: u32) {
-        let Some(nominal) = self.workspaces.get(at as usize).and_then(Option::as_ref).map(|w| w.nominal) else {
-            return;
-        };
+        let Some(workspace) = self.workspaces.get_mut(at as usize).and_then(Option::as_mut) else { return };
+        workspace.version = self.version;
+        let nominal = workspace.nominal;
         let division = self.division(nominal);
         let Some(workspace) = self.workspaces.get(at as usize).and_then(Option::as_ref) else { return };
         let drains = self.drains(workspace);
@@ -399,6 +459,11 @@ impl Shard {
         }
         self.follow_nominal(now, id.0);
         let slot = self.level_slot(now, id, place).ok_or(RefusedArrival::ConcurrencyLimit)?;
+        let node = self.workspaces.get(id.index()).and_then(|w| Some(w.as_ref()?.levels.get(slot)?.node));
+        // To wait for what can never be is worse than a refusal.
+        if node.is_none_or(|node| self.core.widest(node) == 0) {
+            return Err(RefusedArrival::ConcurrencyLimit);
+        }
         let LevelKind::Queue(queuing) = kind else {
             let queue = self.queue(now, id, slot, 0).ok_or(RefusedArrival::ConcurrencyLimit)?;
             return Ok(Arrival::NowOrNever(self.core.arrive(now, queue, width)));
@@ -434,7 +499,9 @@ impl Shard {
         let workspace = self.workspaces.get_mut(id.index())?.as_mut()?;
         workspace.levels.reserve_exact(1);
         workspace.levels.push(LevelSlot { level, node, arrivals: 0, queues: Vec::new() });
-        Some(workspace.levels.len() - 1)
+        let slot = workspace.levels.len() - 1;
+        self.levels.get_mut(usize::from(level))?.slots += 1;
+        Some(slot)
     }
 
     /// The queue of the flow's hand with the least waiting work; the search begins one further each time.
@@ -483,12 +550,26 @@ impl Shard {
 
     /// A running request has ended, its tail too. Call [`Shard::dispatch`] then.
     pub fn complete(&mut self, now: u64, id: RequestId) -> bool {
-        self.core.complete(now, id)
+        let workspace = self.core.workspace_of(id);
+        let ended = self.core.complete(now, id);
+        self.after_end(now, workspace);
+        ended
+    }
+
+    /// What its workspace may use is looked at again when a request ends too: a backlog that gets no more arrivals would
+    /// go on with what it had among more neighbours.
+    fn after_end(&mut self, now: u64, workspace: Option<u32>) {
+        if let Some(workspace) = workspace.filter(|_| self.core.waiting(self.core.root()) > 0) {
+            self.follow_nominal(now, workspace);
+        }
     }
 
     /// As [`Shard::complete`], for seats that served several requests in turn.
     pub(crate) fn complete_all(&mut self, now: u64, id: RequestId, releases: &Releases) -> bool {
-        self.core.complete_all(now, id, releases)
+        let workspace = self.core.workspace_of(id);
+        let ended = self.core.complete_all(now, id, releases);
+        self.after_end(now, workspace);
+        ended
     }
 
     /// A waiting request goes away unserved. Call [`Shard::dispatch`] then.
@@ -526,8 +607,11 @@ impl Shard {
             match owner.queue {
                 None => {
                     workspace.levels.swap_remove(at);
-                    if self.levels.get(usize::from(level)).is_none_or(|e| e.place.is_none()) {
-                        self.drained.push(owner.workspace);
+                    if let Some(entry) = self.levels.get_mut(usize::from(level)) {
+                        entry.slots -= 1;
+                        if entry.place.is_none() {
+                            self.drained.push(owner.workspace);
+                        }
                     }
                 }
                 Some(number) => {
@@ -615,6 +699,29 @@ impl Shard {
             sum.upper += u64::from(spec.maximum.min(most.saturating_sub(reserved.saturating_sub(spec.reserve))));
             sum.current += u64::from(slot.map_or(0, |slot| self.core.in_use(slot.node)).max(spec.reserve));
         }
+    }
+}
+
+/// The dials of a workspace's node; its reserve is given by [`Shard::keep_promises`].
+fn workspace_spec(class: WorkspaceClass, nominal: u32, reserve: u32) -> NodeSpec {
+    let borrow = |n: u32, limit: Option<u32>| limit.map_or(u32::MAX, |p| n.saturating_add(percent(n, p)));
+    match class {
+        WorkspaceClass::Shares { shares, borrowing_limit_percent } => {
+            NodeSpec { weight: shares, reserve: 0, maximum: borrow(nominal, borrowing_limit_percent).max(1) }
+        }
+        // Nothing is nothing, not what nobody else wants.
+        WorkspaceClass::Seats { seats: 0, .. } => NodeSpec { weight: 1, reserve: 0, maximum: 0 },
+        WorkspaceClass::Seats { seats, borrowing_limit_percent, .. } => {
+            NodeSpec { weight: seats, reserve, maximum: borrow(seats, borrowing_limit_percent) }
+        }
+    }
+}
+
+/// Seats that are kept for a workspace of this class while it is idle, if the shard has them.
+fn promise(class: WorkspaceClass) -> u32 {
+    match class {
+        WorkspaceClass::Shares { .. } => 0,
+        WorkspaceClass::Seats { seats, lendable_percent, .. } => seats.saturating_sub(percent(seats, lendable_percent)),
     }
 }
 

@@ -55,10 +55,7 @@ impl Scheduler {
         let used = u64::from(node.u) + u64::from(node.hold);
         let since = p.tau - node.mark;
         if used > 0 && since > 0 {
-            let step = match used.checked_mul(since) {
-                Some(service) => scaled(service, node.weight),
-                None => (u128::from(used) * u128::from(since) * u128::from(SCALE) / u128::from(node.weight)) as i64,
-            };
+            let step = node.serve(used, since);
             node.f = node.f.wrapping_add(step);
             if node.member {
                 p.wf += i128::from(step) * i128::from(node.weight);

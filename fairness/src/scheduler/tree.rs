@@ -232,9 +232,9 @@ impl Scheduler {
     }
 
     /// A request asks for `width` seats (at least 1) at the queue `leaf`. What exceeds the room on its path
-    /// is cut off; see [`Scheduler::width`]. It may run at once: ask [`Scheduler::dispatch`].
+    /// is cut off; see [`Scheduler::width`]. Where there is none at all it waits for a change of configuration. It may run at once: ask [`Scheduler::dispatch`].
     pub fn arrive(&mut self, now: u64, leaf: NodeId, width: u32) -> RequestId {
-        let width = width.max(1).min(self.widest(leaf));
+        let width = width.min(self.widest(leaf)).max(1);
         if let Some(id) = self.start_at_once(now, leaf.0, width) {
             return id;
         }
@@ -267,7 +267,9 @@ impl Scheduler {
             let node = &self.nodes[at as usize];
             let parent = node.parent;
             let others = self.inners[self.inner_of(parent)].reserved.saturating_sub(u64::from(node.r));
-            let beside = u64::from(self.maximum(parent)).saturating_sub(others);
+            let all = u64::from(self.maximum(parent));
+            // Reserves that exceed what is there (seats were lowered) are served while seats are free.
+            let beside = all.saturating_sub(others).max(all.min(node.r.into()));
             room = room.min(u64::from(self.maximum(at))).min(beside);
             at = parent;
         }
@@ -439,13 +441,14 @@ impl Scheduler {
         node.m = spec.maximum;
         node.charge();
         if old_weight != node.weight {
+            node.rest = 0;
             let lag = i128::from(node.f.wrapping_sub(mean)) * i128::from(old_weight) / i128::from(node.weight);
             let debt = i128::from(super::tags::debt(node.weight));
             node.f = mean.wrapping_add(lag.clamp(-debt, debt) as i64);
         }
         let (new_r, inner) = (u64::from(node.r), self.inner_of(parent));
         self.inners[inner].reserved = self.inners[inner].reserved - u64::from(old_r) + new_r;
-        node_unblocked(&mut self.nodes[n as usize]);
+        self.nodes[n as usize].blocked = false;
         self.enter(n, now, before);
         self.change_path(parent, now, |_| {});
         self.refresh_free(now);
@@ -477,7 +480,7 @@ impl Scheduler {
         self.nodes[ROOT as usize].m = seats;
         for n in waiting {
             let before = self.leave(n, now);
-            node_unblocked(&mut self.nodes[n as usize]);
+            self.nodes[n as usize].blocked = false;
             self.enter(n, now, before);
         }
         self.refresh_free(now);
@@ -552,9 +555,10 @@ impl Scheduler {
         (node.weight, self.inners[parent.inner as usize].w + own, u128::from(seats))
     }
 
-    /// Seats that the shard keeps for workspaces with a reserve.
-    pub(super) fn reserved(&self) -> u64 {
-        self.inners[0].reserved
+    /// Whose request it is, if anybody's.
+    pub(super) fn workspace_of(&self, id: RequestId) -> Option<u32> {
+        let leaf = self.requests.get(id)?.leaf;
+        Some(self.nodes[leaf as usize].owner.workspace).filter(|workspace| *workspace != NONE)
     }
 
     /// The node is never dropped for being idle, until it is disowned.
@@ -581,8 +585,4 @@ impl Scheduler {
     pub fn horizon(&self) -> u64 {
         self.horizon.t
     }
-}
-
-fn node_unblocked(node: &mut Node) {
-    node.blocked = false;
 }
