@@ -19,6 +19,7 @@
 //! is allocated per request once its nodes exist.
 
 mod check;
+mod class;
 mod dispatch;
 mod heap;
 mod locate;
@@ -34,11 +35,12 @@ mod why;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::{measure::Releases, tree::Spare};
 pub use self::{
+    class::WorkspaceClass,
     node::{NodeId, NodeSpec, Owner},
     requests::RequestId,
-    shard::{Arrival, LevelSeats, RefusedArrival, Shard, WorkspaceClass, WorkspaceId},
+    shard::{Arrival, LevelSeats, RefusedArrival, Shard, WorkspaceId},
     tree::{NodeState, Scheduler, Tuning},
     why::Why,
 };
+pub(crate) use self::{measure::Releases, tree::Spare};

@@ -36,11 +36,13 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A tree: workspaces (true: with shares, in the pool) × levels × queues.
-fn shape() -> impl Strategy<Value = Vec<(bool, NodeSpec, Vec<usize>)>> {
+/// Workspaces (true: with shares, in the pool) × levels, of which each has so many queues and a reserve.
+type Shape = Vec<(bool, NodeSpec, Vec<(usize, u32)>)>;
+
+fn shape() -> impl Strategy<Value = Shape> {
     let spec = (1..9_u32, 0..3_u32, prop_oneof![Just(u32::MAX), 2..30_u32])
         .prop_map(|(weight, reserve, maximum)| NodeSpec { weight, reserve, maximum });
-    prop::collection::vec((any::<bool>(), spec, prop::collection::vec(1..4_usize, 1..3)), 1..6)
+    prop::collection::vec((any::<bool>(), spec, prop::collection::vec((1..4_usize, 0..3_u32), 1..3)), 1..6)
 }
 
 struct Model {
@@ -50,6 +52,8 @@ struct Model {
     leaves: Vec<NodeId>,
     inners: Vec<NodeId>,
     parents: BTreeMap<NodeId, NodeId>,
+    /// Where each request waits or ran.
+    asked: BTreeMap<RequestId, NodeId>,
     waiting: Vec<RequestId>,
     running: Vec<RequestId>,
     exempt: Vec<u32>,
@@ -63,7 +67,7 @@ struct Model {
 }
 
 impl Model {
-    fn new(shape: &[(bool, NodeSpec, Vec<usize>)], tuning: Tuning, strict: bool) -> Self {
+    fn new(shape: &[(bool, NodeSpec, Vec<(usize, u32)>)], tuning: Tuning, strict: bool) -> Self {
         let seats = 20;
         let mut core = Scheduler::new(seats, tuning);
         let root = core.root();
@@ -75,6 +79,7 @@ impl Model {
             leaves: vec![],
             inners: vec![],
             parents: BTreeMap::new(),
+            asked: BTreeMap::new(),
             waiting: vec![],
             running: vec![],
             exempt: vec![],
@@ -91,14 +96,15 @@ impl Model {
             let workspace = model.core.add_node(0, parent, spec, true, Owner::NOBODY);
             model.inners.push(workspace);
             model.parents.insert(workspace, parent);
-            for &queues in levels {
-                let spec = NodeSpec { weight: queues as u32, reserve: 0, maximum: u32::MAX };
+            for &(queues, reserve) in levels {
+                let spec = NodeSpec { weight: queues as u32, reserve, maximum: u32::MAX };
                 let level = model.core.add_node(0, workspace, spec, true, Owner::NOBODY);
                 model.inners.push(level);
                 model.parents.insert(level, workspace);
                 for _ in 0..queues {
-                    let spec = NodeSpec { weight: 1, ..spec };
+                    let spec = NodeSpec { weight: 1, reserve: 0, ..spec };
                     let leaf = model.core.add_node(0, level, spec, false, Owner::NOBODY);
+                    model.parents.insert(leaf, level);
                     model.core.keep(leaf);
                     model.leaves.push(leaf);
                 }
@@ -112,7 +118,9 @@ impl Model {
             Op::Arrive { leaf, width } => {
                 let leaf = self.leaves[leaf % self.leaves.len()];
                 self.arrived += 1;
-                self.waiting.push(self.core.arrive(self.now, leaf, width));
+                let id = self.core.arrive(self.now, leaf, width);
+                self.asked.insert(id, leaf);
+                self.waiting.push(id);
             }
             Op::Complete { at } if !self.running.is_empty() => {
                 let id = self.running.remove(at % self.running.len());
@@ -126,7 +134,9 @@ impl Model {
             }
             Op::Reconfigure { node, weight, reserve, maximum } => {
                 let node = self.inners[node % self.inners.len()];
-                let reserve = if self.parents[&node] == self.core.root() { reserve } else { 0 };
+                let parent = self.parents[&node];
+                let is_pooled = parent != self.core.root() && !self.parents.contains_key(&parent);
+                let reserve = if is_pooled { 0 } else { reserve };
                 self.core.reconfigure(self.now, node, NodeSpec { weight, reserve, maximum });
                 self.reconfigured = true;
             }
@@ -157,9 +167,25 @@ impl Model {
             self.running.push(id);
             self.started += 1;
             self.decisions.push((self.now, id));
+            self.start_is_lawful(id);
         }
         self.core.verify().unwrap();
         self.laws();
+    }
+
+    /// Law 1 at each start, whatever was taken away from those who ran before: it is charged, and fits where it runs,
+    /// but for what became too wide for its place and runs there alone.
+    fn start_is_lawful(&self, id: RequestId) {
+        let width = self.core.width(id);
+        assert!(width > 0, "a seat at least");
+        let root = self.core.in_use(self.core.root());
+        assert!(root <= self.seats || root == width, "{root} of {} seats", self.seats);
+        let mut at = self.parents.get(&self.asked[&id]);
+        while let Some(node) = at {
+            let (in_use, maximum) = (self.core.in_use(*node), self.core.spec(*node).maximum);
+            assert!(in_use <= maximum || in_use == width, "{in_use} of {maximum}");
+            at = self.parents.get(node);
+        }
     }
 
     fn laws(&mut self) {
@@ -203,6 +229,9 @@ impl Model {
                 self.core.complete(self.now, id);
             }
         }
+        // What is kept for others may leave nobody else a seat, however idle the shard is.
+        let (asked, core) = (&self.asked, &self.core);
+        self.waiting.retain(|id| core.widest(asked[id]) > 0);
         assert_eq!((self.waiting.len(), self.running.len()), (0, 0), "drained");
         assert_eq!(self.core.in_use(self.core.root()), 0);
     }
@@ -216,7 +245,7 @@ fn off() -> Tuning {
 #[test]
 fn a_request_as_wide_as_all_unreserved_seats_starts_when_nothing_runs_outside_the_reserves() {
     let spec = |reserve| NodeSpec { weight: 1, reserve, maximum: u32::MAX };
-    let shape = [(false, spec(8), vec![1]), (false, spec(0), vec![1])];
+    let shape = [(false, spec(8), vec![(1, 0)]), (false, spec(0), vec![(1, 0)])];
     let arrive = |leaf, width| Op::Arrive { leaf, width };
     let started = |before: &[Op]| {
         let mut model = Model::new(&shape, Tuning::default(), false);
@@ -256,8 +285,9 @@ proptest! {
 
     #[test]
     fn no_seat_idles_while_anybody_waits(shape in shape(), ops in prop::collection::vec(op(), 1..200)) {
-        let free = |(shared, spec, levels): &(bool, NodeSpec, Vec<usize>)| {
-            (*shared, NodeSpec { reserve: 0, maximum: u32::MAX, ..*spec }, levels.clone())
+        let free = |(shared, spec, levels): &(bool, NodeSpec, Vec<(usize, u32)>)| {
+            let levels = levels.iter().map(|(queues, _)| (*queues, 0)).collect();
+            (*shared, NodeSpec { reserve: 0, maximum: u32::MAX, ..*spec }, levels)
         };
         let shape: Vec<_> = shape.iter().map(free).collect();
         let mut model = Model::new(&shape, off(), true);
