@@ -1,7 +1,6 @@
 //! The gateway on loopback sockets, between clients and shards of the tests' own. One binary for all: each one more
 //! costs every build a link with everything below it.
 
-mod access_log;
 mod door;
 mod exec;
 mod fairness;

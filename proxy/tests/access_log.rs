@@ -1,19 +1,23 @@
-//! The access log of a real gateway: one line for each request, whatever becomes of it, and numbers that are true.
+//! The access log of a real gateway: one line for each request, whatever becomes of it, and numbers that are true. A binary
+//! of its own, since a subscriber of spans is that of the whole process.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "this is a test")]
+
+#[path = "gateway/support/mod.rs"]
+mod support;
 
 use std::{
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use crate::support::*;
 use bytes::Bytes;
 use config::{AccessLog, FairnessConfig, Sink};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use proxy::{Body, Gateway, GatewayOptions, Limits, ShardOptions};
 use serde_json::Value;
+use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// One level with a queue for everybody, and one that refuses everybody.
