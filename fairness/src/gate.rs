@@ -299,7 +299,8 @@ impl Gate {
     /// How many workspaces there are on the shard, whether or not they send requests. With fewer than two
     /// nothing is kept free for newcomers. Two are assumed.
     pub fn set_known_workspaces(&self, workspaces: u32) {
-        self.with(|state, _| state.shard.set_known(workspaces));
+        let now = self.shared.clock.now_ns();
+        self.with(|state, wakes| state.set_known(now, workspaces, wakes));
     }
 
     /// Puts another profile in force. Who waits in a level that is gone is served there under its old dials; who

@@ -81,9 +81,14 @@ impl Engine {
     }
 
     pub(super) fn set_known(&mut self, workspaces: u32) {
-        match self {
-            Tree(shard) => shard.core_mut().set_known(workspaces),
-            Upstream(_) => {}
+        if let Tree(shard) = self {
+            shard.core_mut().set_known(workspaces);
+        }
+    }
+
+    pub(super) fn set_standing(&mut self, nodes: u32) {
+        if let Tree(shard) = self {
+            shard.core_mut().set_standing(nodes);
         }
     }
 

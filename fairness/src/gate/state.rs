@@ -172,6 +172,7 @@ impl State {
         for id in [platform, unknown] {
             shard.keep_workspace(id);
         }
+        shard.set_standing(2);
         shard.set_known(2);
         let (parking, lot) = Parking::new(STACKS, options.seats.min(MOST_CELLS));
         let mut state = Self {
@@ -549,6 +550,11 @@ impl State {
         self.shard.follow_levels(now, from..end);
         self.pump(now, None, wakes);
         (end < self.shard.workspace_slots()).then_some(end)
+    }
+
+    pub(super) fn set_known(&mut self, now: u64, workspaces: u32, wakes: &mut Wakes) {
+        self.shard.set_known(workspaces);
+        self.pump(now, None, wakes);
     }
 
     pub(super) fn set_seats(&mut self, now: u64, seats: u32, wakes: &mut Wakes) {

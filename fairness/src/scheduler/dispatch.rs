@@ -327,7 +327,7 @@ impl Scheduler {
             NONE => self.inners[0].children,
             pool => self.inners[0].children - 1 + self.inners[self.inner_of(pool)].children,
         };
-        nodes.max(self.known)
+        nodes.saturating_sub(self.standing).max(self.active_customers()).max(self.known)
     }
 
     /// Whether a workspace over its share must leave the last free seats free.

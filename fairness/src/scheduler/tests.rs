@@ -261,6 +261,26 @@ fn a_request_as_wide_as_all_unreserved_seats_starts_when_nothing_runs_outside_th
     assert_eq!(started(&[arrive(1, 1), Op::Complete { at: 0 }]), (1, 0), "and came back");
 }
 
+/// Nodes that are always there, whether or not anybody is behind them, are nobody to keep seats for.
+#[test]
+fn headroom_is_kept_for_others_only_where_there_are_others() {
+    let started = |known| {
+        let mut core = Scheduler::new(20, Tuning { ripeness: 0, ..Tuning::default() });
+        let pool = core.add_pool(0, 20);
+        let spec = NodeSpec { weight: 1, reserve: 0, maximum: u32::MAX };
+        let [_, _, workspace] = [0; 3].map(|now| core.add_node(now, pool, spec, true, Owner::NOBODY));
+        core.set_standing(2);
+        core.set_known(known);
+        let leaf = core.add_node(0, workspace, spec, false, Owner::NOBODY);
+        for _ in 0..20 {
+            core.arrive(0, leaf, 1);
+            while core.dispatch(0).is_some() {}
+        }
+        core.in_use(leaf)
+    };
+    assert_eq!((started(1), started(2)), (20, 18));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 

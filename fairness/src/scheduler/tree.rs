@@ -85,6 +85,7 @@ pub struct Scheduler {
     pub(super) exempt: u32,
     /// Workspaces that may come, whether or not they have a node.
     pub(super) known: u32,
+    pub(super) standing: u32,
     pub(super) dispatches: u64,
     pub(super) horizon: Horizon,
     pub(super) evidence: Evidence,
@@ -123,6 +124,7 @@ impl Scheduler {
             tuning,
             exempt: 0,
             known: 0,
+            standing: 0,
             dispatches: 0,
             horizon: Horizon::new(),
             evidence: Evidence::default(),
@@ -490,6 +492,11 @@ impl Scheduler {
     /// those who are not here: with fewer than two there is nobody to keep it for.
     pub fn set_known(&mut self, workspaces: u32) {
         self.known = workspaces;
+    }
+
+    /// How many of the nodes beside the workspaces' are always there, whether or not anybody is behind them.
+    pub(crate) fn set_standing(&mut self, nodes: u32) {
+        self.standing = nodes;
     }
 
     /// The node as it stands.
