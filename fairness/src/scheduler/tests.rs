@@ -36,8 +36,9 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Workspaces (true: with shares, in the pool) × levels, of which each has so many queues and a reserve.
-type Shape = Vec<(bool, NodeSpec, Vec<(usize, u32)>)>;
+/// True: with shares, in the pool; its dials; its levels, of which each has so many queues and a reserve.
+type Workspace = (bool, NodeSpec, Vec<(usize, u32)>);
+type Shape = Vec<Workspace>;
 
 fn shape() -> impl Strategy<Value = Shape> {
     let spec = (1..9_u32, 0..3_u32, prop_oneof![Just(u32::MAX), 2..30_u32])
@@ -67,7 +68,7 @@ struct Model {
 }
 
 impl Model {
-    fn new(shape: &[(bool, NodeSpec, Vec<(usize, u32)>)], tuning: Tuning, strict: bool) -> Self {
+    fn new(shape: &[Workspace], tuning: Tuning, strict: bool) -> Self {
         let seats = 20;
         let mut core = Scheduler::new(seats, tuning);
         let root = core.root();
@@ -305,7 +306,7 @@ proptest! {
 
     #[test]
     fn no_seat_idles_while_anybody_waits(shape in shape(), ops in prop::collection::vec(op(), 1..200)) {
-        let free = |(shared, spec, levels): &(bool, NodeSpec, Vec<(usize, u32)>)| {
+        let free = |(shared, spec, levels): &Workspace| {
             let levels = levels.iter().map(|(queues, _)| (*queues, 0)).collect();
             (*shared, NodeSpec { reserve: 0, maximum: u32::MAX, ..*spec }, levels)
         };

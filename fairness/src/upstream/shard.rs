@@ -265,6 +265,14 @@ impl Shard {
         const REFUSED: RefusedArrival = RefusedArrival::ConcurrencyLimit;
         self.adjust_if_due(now);
         let entry = self.places.get(usize::from(level)).copied().ok_or(REFUSED)?;
+        let is_exempt = self.entries.get(entry).is_some_and(|entry| entry.level.kind == LevelKind::Exempt);
+        if !is_exempt
+            && self
+                .workspace(id.index())
+                .is_some_and(|workspace| matches!(workspace.class, WorkspaceClass::Seats { seats: 0, .. }))
+        {
+            return Err(REFUSED);
+        }
         self.activate(now, id.index());
         let state = self.level_mut(id.index(), entry).ok_or(REFUSED)?;
         let mut out = Vec::new();

@@ -156,11 +156,15 @@ fn a_backlog_without_arrivals_takes_what_its_neighbours_leave() {
     let class = WorkspaceClass::Shares { shares: 10, borrowing_limit_percent: Some(0) };
     let ids: Vec<_> = (0..10).map(|_| shard.add_workspace(0, class)).collect();
     for _ in 0..3 {
-        ids.iter().for_each(|id| drop(ask(&mut shard, 0, *id, 1)));
+        for id in &ids {
+            ask(&mut shard, 0, *id, 1);
+        }
     }
     let mut running: Vec<_> = settle(&mut shard, 0);
     let backlogged = ids[0];
-    (0..500).for_each(|_| drop(ask(&mut shard, 20 * MS, backlogged, 1)));
+    for _ in 0..500 {
+        ask(&mut shard, 20 * MS, backlogged, 1);
+    }
     running.extend(settle(&mut shard, 20 * MS));
     let node = shard.workspaces[backlogged.index()].as_ref().unwrap().node;
     assert_eq!(shard.core().in_use(node), 10, "a tenth, while there are ten");

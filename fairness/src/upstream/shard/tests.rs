@@ -148,6 +148,16 @@ fn seats_follow_shares_of_the_active_workspaces_and_absolute_seats_come_first() 
 }
 
 #[test]
+fn a_workspace_without_seats_is_refused_at_once() {
+    let mut shard = Shard::new(0, 10, &[queue("all", 0)]);
+    let class = |seats| WorkspaceClass::Seats { seats, lendable_percent: 0, borrowing_limit_percent: None };
+    let id = shard.add_workspace(0, class(0));
+    assert!(matches!(shard.arrive(0, id, 0, 0, ONE), Err(RefusedArrival::ConcurrencyLimit)));
+    shard.set_class(id, class(1));
+    assert!(shard.arrive(0, id, 0, 0, ONE).is_ok());
+}
+
+#[test]
 fn a_workspace_that_went_quiet_gives_its_part_back_at_an_adjustment() {
     let mut shard = Shard::new(0, 10, &[queue("l", 0)]);
     let (a, b) = (shard.add_workspace(0, shares(1)), shard.add_workspace(0, shares(1)));
