@@ -432,14 +432,9 @@ impl Shard {
         }
         self.follow_nominal(now, id.0);
         let slot = self.level_slot(now, id, place).ok_or(RefusedArrival::ConcurrencyLimit)?;
-        let node = self.workspaces.get(id.index()).and_then(|w| Some(w.as_ref()?.levels.get(slot)?.node));
-        // To wait for what can never be is worse than a refusal.
-        if node.is_none_or(|node| self.core.widest(node) == 0) {
-            return Err(RefusedArrival::ConcurrencyLimit);
-        }
         let LevelKind::Queue(queuing) = kind else {
             let queue = self.queue(now, id, slot, 0).ok_or(RefusedArrival::ConcurrencyLimit)?;
-            return Ok(Arrival::NowOrNever(self.core.arrive(now, queue, width)));
+            return Ok(Arrival::NowOrNever(self.enqueue(now, queue, width)?));
         };
         let number = self.shortest_queue(id, slot, flow, queuing).ok_or(RefusedArrival::ConcurrencyLimit)?;
         let queue = self.queue(now, id, slot, number).ok_or(RefusedArrival::ConcurrencyLimit)?;
@@ -447,7 +442,15 @@ impl Shard {
         if self.core.waiting(queue) >= queuing.queue_length_limit {
             return Err(RefusedArrival::QueueFull);
         }
-        Ok(Arrival::Queued(self.core.arrive(now, queue, width)))
+        Ok(Arrival::Queued(self.enqueue(now, queue, width)?))
+    }
+
+    fn enqueue(&mut self, now: u64, queue: NodeId, width: u32) -> Result<RequestId, RefusedArrival> {
+        match self.core.widest(queue) {
+            // To wait for what can never be is worse than a refusal.
+            0 => Err(RefusedArrival::ConcurrencyLimit),
+            widest => Ok(self.core.enqueue(now, queue, width.clamp(1, widest))),
+        }
     }
 
     /// The place of the level among the workspace's; makes its node. `None` if the level can have no seat.

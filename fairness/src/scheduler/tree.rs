@@ -237,6 +237,11 @@ impl Scheduler {
     /// is cut off; see [`Scheduler::width`]. Where there is none at all it waits for a change of configuration. It may run at once: ask [`Scheduler::dispatch`].
     pub fn arrive(&mut self, now: u64, leaf: NodeId, width: u32) -> RequestId {
         let width = width.min(self.widest(leaf)).max(1);
+        self.enqueue(now, leaf, width)
+    }
+
+    /// As [`Scheduler::arrive`], for a width that is no more than [`Scheduler::widest`].
+    pub(super) fn enqueue(&mut self, now: u64, leaf: NodeId, width: u32) -> RequestId {
         if let Some(id) = self.start_at_once(now, leaf.0, width) {
             return id;
         }
