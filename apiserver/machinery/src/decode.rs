@@ -55,6 +55,7 @@ pub fn body(resource: &Resource, format: BodyFormat, bytes: &[u8]) -> Result<Dec
         _ => text_body(resource, format, bytes)?,
     };
     check_kind(resource, object::text(&object, &["kind"]), object::text(&object, &["apiVersion"]))?;
+    mark_reset(&mut object);
     conform::conform(resource.schema, &mut object).map_err(|e| cannot_handle(resource, &e.to_string()))?;
     object::set(&mut object, "kind", resource.kind);
     object::set(&mut object, "apiVersion", resource.api_version());
@@ -78,6 +79,72 @@ fn text_body(resource: &Resource, format: BodyFormat, bytes: &[u8]) -> Result<(V
     Ok((object, findings))
 }
 
+/// An empty list of `managedFields` asks for them to be forgotten, as a list of one empty entry does, which is what
+/// remains of it when empty lists are dropped.
+fn mark_reset(object: &mut Value) {
+    if let Some(Value::Array(list)) = object.pointer_mut("/metadata/managedFields")
+        && list.is_empty()
+    {
+        list.push(Value::Object(serde_json::Map::new()));
+    }
+}
+
+/// Reads the body of a server-side apply, YAML or JSON: the object as it is written, and the texts of the warnings that
+/// are due.
+///
+/// # Errors
+/// 400: cannot be read, or is of another kind or version; with Strict also when a key occurs twice.
+pub fn applied(resource: &Resource, bytes: &[u8], choice: FieldValidation) -> Result<(Value, Vec<String>), Status> {
+    let (config, findings) =
+        applied_tree(bytes).map_err(|e| Status::bad_request(format!("error decoding YAML: {e}")))?;
+    let (kind, version) = (object::text(&config, &["kind"]), object::text(&config, &["apiVersion"]));
+    if kind != resource.kind || version != resource.api_version() {
+        let found = crate::managed::describe_kind(version, kind);
+        return Err(Status::bad_request(format!("invalid object type: {found}")));
+    }
+    match choice {
+        FieldValidation::Strict if !findings.is_empty() => {
+            Err(Status::bad_request(format!("error strict decoding YAML: {}", findings.join(", "))))
+        }
+        FieldValidation::Warn => Ok((config, findings)),
+        _ => Ok((config, vec![])),
+    }
+}
+
+fn applied_tree(bytes: &[u8]) -> Result<(Value, Vec<String>), String> {
+    // kubectl sends JSON, which is YAML too, and in which duplicates can be named.
+    let is_json = bytes.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
+    let parsed = if is_json { fields::from_any_json(bytes).ok() } else { None };
+    let (tree, findings) = match parsed {
+        Some(parsed) => parsed,
+        None if bytes.iter().all(u8::is_ascii_whitespace) => (Value::Null, vec![]),
+        None => match yaml(bytes) {
+            Ok(tree) => (tree, vec![]),
+            Err(why) => (lenient_yaml(bytes)?, vec![why]),
+        },
+    };
+    match tree {
+        Value::Object(_) => Ok((tree, findings)),
+        Value::Null => Ok((Value::Object(serde_json::Map::new()), findings)),
+        other => Err(format!("want an object, found {}", conform::type_name(&other))),
+    }
+}
+
+/// The fields of a configuration that the kind does not have, as server-side apply complains of them.
+pub(crate) fn undeclared(resource: &Resource, config: &Value) -> Vec<String> {
+    fields::from_value(resource.schema, config.clone())
+        .1
+        .iter()
+        .filter_map(|finding| fields::unknown(finding))
+        .map(|path| format!(".{path}: field not declared in schema"))
+        .collect()
+}
+
+/// The first value of a configuration that is of a wrong type.
+pub(crate) fn mistyped(resource: &Resource, config: &Value) -> Option<String> {
+    conform::conform(resource.schema, &mut config.clone()).err().map(|e| format!(".{}: {e}", e.path))
+}
+
 /// Reads the body of a patch: its tree, and the duplicates in it.
 pub(crate) fn patch_body(bytes: &[u8]) -> Result<(Value, Vec<String>), String> {
     fields::from_any_json(bytes).map_err(|e| e.to_string())
@@ -89,6 +156,7 @@ pub(crate) fn patch_body(bytes: &[u8]) -> Result<(Value, Vec<String>), String> {
 /// 422: a value is of a wrong type.
 pub fn patched(resource: &Resource, value: Value) -> Result<Decoded, Status> {
     let (mut object, findings) = fields::from_value(resource.schema, value);
+    mark_reset(&mut object);
     conform::conform(resource.schema, &mut object).map_err(|e| patch_invalid(&e.path, &e.to_string()))?;
     object::metadata_mut(&mut object);
     Ok(Decoded { object, findings })
@@ -129,6 +197,13 @@ pub fn delete_options(format: BodyFormat, bytes: &[u8]) -> Result<Option<Value>,
     }
     conform::conform(&DELETE_OPTIONS, &mut object).map_err(|e| wrong(e.to_string()))?;
     Ok(Some(object))
+}
+
+/// YAML in which keys may occur twice: the last one counts.
+fn lenient_yaml(bytes: &[u8]) -> Result<Value, String> {
+    let last = serde_yaml::options::DuplicateKeyPolicy::LastWins;
+    let options = serde_yaml::options! { strict_booleans: true, with_snippet: false, duplicate_keys: last };
+    serde_yaml::from_slice_with_options(bytes, options).map_err(|e| e.without_snippet().to_string())
 }
 
 fn yaml(bytes: &[u8]) -> Result<Value, String> {

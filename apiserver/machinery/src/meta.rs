@@ -17,8 +17,8 @@ pub use self::{
 };
 use crate::{age, object, resource::Resource};
 
-/// What a client sends under these names of `metadata` is forgotten on create. `managedFields` are not kept in
-/// this release.
+/// What a client sends under these names of `metadata` is forgotten on create. `managedFields` are
+/// [`crate::managed`]'s.
 const CLEARED: [&str; 5] =
     ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "generation"];
 

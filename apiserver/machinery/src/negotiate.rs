@@ -4,7 +4,9 @@ mod accept;
 
 use apiserver_api::Status;
 
-pub use self::accept::{AnswerForm, DiscoveryForm, discovery_form, object_form, watch_form};
+pub use self::accept::{
+    AnswerForm, DiscoveryForm, SWAGGER_PROTOBUF, SwaggerForm, discovery_form, object_form, swagger_form, watch_form,
+};
 use crate::resource::Resource;
 
 /// `application/json`.
@@ -34,12 +36,15 @@ pub enum PatchType {
     Merge,
     /// Kubernetes' strategic merge patch.
     Strategic,
+    /// Server-side apply.
+    Apply,
 }
 
-const PATCH_TYPES: [(&str, PatchType); 3] = [
+const PATCH_TYPES: [(&str, PatchType); 4] = [
     ("application/json-patch+json", PatchType::Json),
     ("application/merge-patch+json", PatchType::Merge),
     ("application/strategic-merge-patch+json", PatchType::Strategic),
+    ("application/apply-patch+yaml", PatchType::Apply),
 ];
 
 /// The essence of a media type: without parameters, in lower case.
@@ -69,17 +74,21 @@ pub fn body_format(resource: &Resource, content_type: Option<&str>) -> Result<Bo
     }
 }
 
-/// The kind of a patch. Custom kinds know no strategic merge; server-side apply is not served.
+/// The kind of a patch. Custom kinds know no strategic merge.
 ///
 /// # Errors
 /// 415 that lists what is accepted: client tools look for it.
 pub fn patch_type(resource: &Resource, content_type: Option<&str>) -> Result<PatchType, Status> {
     let given = content_type.map(essence).unwrap_or_default();
-    let accepted = || PATCH_TYPES.iter().filter(|(_, t)| resource.protobuf || *t != PatchType::Strategic);
-    accepted().find(|(name, _)| *name == given).map(|(_, patch)| *patch).ok_or_else(|| {
-        let names: Vec<&str> = accepted().map(|(name, _)| *name).collect();
-        Status::unsupported_media_type(&names)
-    })
+    let accepted = patch_types(resource);
+    let found = PATCH_TYPES.iter().find(|(name, _)| *name == given && accepted.contains(name));
+    found.map(|(_, patch)| *patch).ok_or_else(|| Status::unsupported_media_type(&accepted))
+}
+
+/// The media types of the patches that objects of a resource take.
+pub fn patch_types(resource: &Resource) -> Vec<&'static str> {
+    let accepted = PATCH_TYPES.iter().filter(|(_, t)| resource.protobuf || *t != PatchType::Strategic);
+    accepted.map(|(name, _)| *name).collect()
 }
 
 #[cfg(test)]
@@ -121,12 +130,13 @@ mod tests {
         for (name, patch) in PATCH_TYPES {
             assert_eq!(patch_type(maps(), Some(name)).unwrap(), patch);
         }
-        for refused in [None, Some(JSON), Some("application/apply-patch+yaml")] {
+        for refused in [None, Some(JSON), Some("application/apply-patch+cbor")] {
             let status = patch_type(maps(), refused).unwrap_err();
             assert_eq!(status.code, 415);
             assert!(status.message.contains("application/strategic-merge-patch+json"));
         }
         let status = patch_type(workspaces(), Some("application/strategic-merge-patch+json")).unwrap_err();
-        assert!(status.message.ends_with("application/json-patch+json, application/merge-patch+json"));
+        let accepted = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
+        assert!(status.message.ends_with(accepted));
     }
 }

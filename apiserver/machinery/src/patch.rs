@@ -45,6 +45,7 @@ impl Patch {
             (PatchType::Json, value) => Form::Json(json::parse(value)?),
             (PatchType::Merge, value @ Value::Object(_)) => Form::Merge(value),
             (PatchType::Strategic, Value::Object(patch)) => Form::Strategic(patch),
+            (PatchType::Apply, _) => return Err(undecodable("a configuration to apply is no patch")),
             _ => return Err(undecodable("want a JSON object")),
         };
         Ok(Self { form, findings })

@@ -1,5 +1,5 @@
 //! Field tables of the kinds we know: one table serves protobuf decoding, the check of JSON types, unknown
-//! fields, strategic merge and OpenAPI.
+//! fields, strategic merge, server-side apply and OpenAPI.
 //!
 //! Names, numbers and types are those of `k8s.io/api` v1.34 (`generated.proto`); kinds of kcp have no
 //! protobuf form and number their fields 0. Tables are constants: nothing is built at start.
@@ -65,7 +65,8 @@ pub enum Shape {
     Map,
 }
 
-/// What a strategic merge patch does with a list.
+/// What a strategic merge patch does with a list. For server-side apply the same lists have items of their own; one
+/// that is replaced is one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Merge {
     /// The list is replaced as a whole.
@@ -87,15 +88,18 @@ pub struct Field {
     pub ty: Type,
     /// See [`Shape`].
     pub shape: Shape,
-    /// Whether an explicit zero is kept. Other zeros are left out, as Go's `omitempty` does.
+    /// Whether an explicit zero is kept. Other zeros are left out, as Go's `omitempty` does. Of a struct: whether it can
+    /// be absent.
     pub pointer: bool,
     /// See [`Merge`].
     pub merge: Merge,
+    /// Whether server-side apply treats a struct (each one of a list or map) as one value.
+    pub atomic: bool,
 }
 
 impl Field {
     const fn new(number: u32, name: &'static str, ty: Type) -> Self {
-        Self { name, number, ty, shape: Shape::One, pointer: false, merge: Merge::Replace }
+        Self { name, number, ty, shape: Shape::One, pointer: false, merge: Merge::Replace, atomic: false }
     }
 
     const fn list(mut self) -> Self {
@@ -115,6 +119,11 @@ impl Field {
 
     const fn merge(mut self, merge: Merge) -> Self {
         self.merge = merge;
+        self
+    }
+
+    const fn atomic(mut self) -> Self {
+        self.atomic = true;
         self
     }
 }

@@ -7,7 +7,7 @@ use apiserver_api::{ClusterName, Status, url};
 use apiserver_machinery::{
     Resource, builtin,
     discovery::{self, Discovery},
-    openapi_v3::{self, OpenApiV3},
+    openapi::{self, OpenApi},
 };
 
 /// Where a request goes, as its path says; `rest` is the raw path behind that.
@@ -61,7 +61,7 @@ pub struct Service {
     /// The documents of these resources.
     pub discovery: &'static Discovery,
     /// Their schemas; `None` when they have none.
-    pub openapi: Option<&'static OpenApiV3>,
+    pub openapi: Option<&'static OpenApi>,
     /// Reads the raw path of a request.
     pub address: fn(&str) -> Result<Address<'_>, Status>,
 }
@@ -72,7 +72,7 @@ impl Service {
         Self {
             resources: builtin::all(),
             discovery: discovery::builtin(),
-            openapi: Some(openapi_v3::builtin()),
+            openapi: Some(openapi::builtin()),
             address: of_cluster,
         }
     }

@@ -75,7 +75,6 @@ async fn openapi_stays_in_the_workspace() {
     let stale = one.get("/openapi/v3/api/v1?hash=AA").await;
     assert_eq!((stale.code, stale.headers["location"].to_str().unwrap()), (301, url));
     assert_eq!(one.get("/openapi/v3/apis/none.dev/v1").await.code, 404);
-    assert_eq!(one.get("/openapi/v2").await.code, 404);
     let request = http::Request::get("/clusters/one/openapi/v3")
         .header("x-remote-user", "a")
         .header("x-forwarded-prefix", "/clusters/root:org");
@@ -85,4 +84,25 @@ async fn openapi_stays_in_the_workspace() {
     assert!(
         index["paths"]["api/v1"]["serverRelativeURL"].as_str().unwrap().starts_with("/clusters/root:org/openapi/v3/")
     );
+}
+
+#[tokio::test]
+async fn openapi_v2_in_both_encodings() {
+    const ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+    let server = server().await;
+    let one = Client::new(&server, "one").user("alice", &["system:authenticated"]);
+    let json = one.get("/openapi/v2").await;
+    assert_eq!((&json.ok()["swagger"], &json.headers["vary"]), (&json!("2.0"), &"Accept".parse().unwrap()));
+    let protobuf = one.wants(ASKED).get("/openapi/v2").await;
+    assert_eq!(protobuf.headers["content-type"], ASKED.replace('@', "."));
+    assert_eq!(protobuf.headers["etag"], json.headers["etag"]);
+    assert!(protobuf.bytes.starts_with(b"\x0a\x032.0"));
+    let refused = one.wants("text/plain").get("/openapi/v2").await;
+    assert_eq!((refused.code, refused.bytes.len(), &refused.headers["vary"]), (406, 0, &"Accept".parse().unwrap()));
+    let request = http::Request::get("/clusters/two/openapi/v2")
+        .header("accept", ASKED)
+        .header("x-remote-user", "a")
+        .header("if-none-match", &json.headers["etag"]);
+    let again = server.handle(request.body(http_body_util::Empty::<bytes::Bytes>::new()).unwrap(), one.trust).await;
+    assert_eq!(again.status(), 304);
 }

@@ -43,6 +43,11 @@ pub(super) fn from_value(message: &'static Message, value: Value) -> (Value, Vec
     (value, state.into_inner().findings)
 }
 
+/// The path of a finding, if it is one of an unknown field.
+pub(super) fn unknown(finding: &str) -> Option<&str> {
+    finding.strip_prefix("unknown field \"")?.strip_suffix('"')
+}
+
 /// What is expected at a place.
 #[derive(Clone, Copy)]
 enum Node {

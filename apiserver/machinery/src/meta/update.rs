@@ -91,6 +91,7 @@ fn check_identity(resource: &Resource, new: &mut Value, old: &Value, uid_is_prec
 fn restore_metadata(resource: &Resource, new: &mut Value, old: &Value, errors: &mut ErrorList) {
     let metadata = object::metadata_mut(new);
     metadata.remove("selfLink");
+    // They are `crate::managed`'s.
     metadata.remove("managedFields");
     for field in ["creationTimestamp", "generation", "resourceVersion"] {
         // A copy follows its original, which may have been deleted and made again.

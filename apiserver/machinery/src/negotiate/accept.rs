@@ -25,6 +25,29 @@ pub enum DiscoveryForm {
     Aggregated(&'static str),
 }
 
+/// How `/openapi/v2` is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SwaggerForm {
+    /// As JSON.
+    Json,
+    /// As gnostic's protobuf, sent as [`SWAGGER_PROTOBUF`].
+    Protobuf,
+}
+
+/// The media type of a Swagger document in protobuf. What client-go asks for has an `@` in it, which no media type may
+/// have; the answer has not.
+pub const SWAGGER_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+const SWAGGER_PROTOBUF_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+
+/// The form of `/openapi/v2`; `None` when no clause can be served.
+pub fn swagger_form(accept: Option<&str>) -> Option<SwaggerForm> {
+    clauses(accept).iter().find_map(|clause| match &*clause.media_type {
+        _ if clause.is_json() => Some(SwaggerForm::Json),
+        SWAGGER_PROTOBUF | SWAGGER_PROTOBUF_ASKED => Some(SwaggerForm::Protobuf),
+        _ => None,
+    })
+}
+
 /// Most clauses that are looked at; clients send three.
 const CLAUSES_MAX: usize = 64;
 

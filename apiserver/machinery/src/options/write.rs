@@ -30,6 +30,8 @@ pub enum WriteVerb {
     Update,
     /// PATCH.
     Patch,
+    /// PATCH that applies a configuration.
+    Apply,
 }
 
 /// Parsed and checked options of a write.
@@ -41,6 +43,8 @@ pub struct WriteOptions {
     pub field_validation: FieldValidation,
     /// Who owns the fields; empty when not given.
     pub field_manager: String,
+    /// Fields of other managers are taken over (apply only).
+    pub force: bool,
 }
 
 /// Most bytes of a field manager's name.
@@ -61,7 +65,7 @@ impl WriteOptions {
                     check_manager(&options.field_manager, &mut errors);
                 }
                 "fieldValidation" => options.set_validation(&value, &mut errors),
-                // Server-side apply, where `force` means something, is not served.
+                "force" if verb == WriteVerb::Apply => options.force = parse_bool(&value),
                 "force" if verb == WriteVerb::Patch && parse_bool(&value) => {
                     errors.push(Error::forbidden(&Path::new("force"), "may not be specified for non-apply patch"));
                 }
@@ -69,12 +73,34 @@ impl WriteOptions {
             }
         }
         options.dry_run = check_dry_run(&dry_runs, &mut errors);
+        if verb == WriteVerb::Apply && options.field_manager.is_empty() {
+            errors.push(Error::required(&Path::new("fieldManager"), "is required for apply patch"));
+        }
         let kind = match verb {
             WriteVerb::Create => "CreateOptions",
             WriteVerb::Update => "UpdateOptions",
-            WriteVerb::Patch => "PatchOptions",
+            WriteVerb::Patch | WriteVerb::Apply => "PatchOptions",
         };
         check(kind, errors).map(|()| options)
+    }
+
+    /// The same, with the beginning of the client's `User-Agent` as the field manager when there is none (upstream's
+    /// rule: what stands before the first `/`, printable, cut to the longest name that is allowed).
+    #[must_use]
+    pub fn managed_by(mut self, user_agent: &str) -> Self {
+        if self.field_manager.is_empty() {
+            let name = user_agent.split('/').next().unwrap_or_default().chars().filter(|c| !c.is_control());
+            for c in name {
+                if self.field_manager.len() + c.len_utf8() > MANAGER_BYTES_MAX {
+                    break;
+                }
+                self.field_manager.push(c);
+            }
+            if self.field_manager.is_empty() {
+                self.field_manager.push_str("unknown");
+            }
+        }
+        self
     }
 
     fn set_validation(&mut self, value: &str, errors: &mut ErrorList) {
@@ -123,6 +149,22 @@ mod tests {
         assert!(options.dry_run);
         assert_eq!((options.field_validation, &*options.field_manager), (FieldValidation::Strict, "m"));
         assert_eq!(WriteOptions::parse(WriteVerb::Patch, "force=false").unwrap(), WriteOptions::default());
+        assert!(WriteOptions::parse(WriteVerb::Apply, "force=true&fieldManager=m").unwrap().force);
+    }
+
+    #[test]
+    fn managers_of_those_who_do_not_say() {
+        let long = "a".repeat(200);
+        for (given, agent, want) in [
+            ("m", "kubectl/v1.35", "m"),
+            ("", "kubectl/v1.35 (linux)", "kubectl"),
+            ("", "a\tb", "ab"),
+            ("", "", "unknown"),
+            ("", &long, &long[..128]),
+        ] {
+            let options = WriteOptions { field_manager: given.into(), ..WriteOptions::default() };
+            assert_eq!(options.managed_by(agent).field_manager, want);
+        }
     }
 
     #[test]
@@ -143,6 +185,11 @@ mod tests {
                 WriteVerb::Create,
                 &long,
                 "CreateOptions.meta.k8s.io \"\" is invalid: fieldManager: Too long: may not be more than 128 bytes",
+            ),
+            (
+                WriteVerb::Apply,
+                "force=true",
+                "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
             ),
             (
                 WriteVerb::Patch,

@@ -13,7 +13,7 @@ static FLOW_SCHEMA_SPEC: Message = Message {
     fields: &[
         message(1, "priorityLevelConfiguration", &LEVEL_REFERENCE),
         int32(2, "matchingPrecedence"),
-        message(3, "distinguisherMethod", &DISTINGUISHER_METHOD),
+        message(3, "distinguisherMethod", &DISTINGUISHER_METHOD).pointer(),
         message(4, "rules", &RULES).list(),
     ],
 };
@@ -70,7 +70,7 @@ pub static PRIORITY_LEVEL_CONFIGURATION: Message = Message {
 
 static LEVEL_SPEC: Message = Message {
     name: "PriorityLevelConfigurationSpec",
-    fields: &[text(1, "type"), message(2, "limited", &LIMITED), message(3, "exempt", &EXEMPT)],
+    fields: &[text(1, "type"), message(2, "limited", &LIMITED).pointer(), message(3, "exempt", &EXEMPT).pointer()],
 };
 
 static LIMITED: Message = Message {
@@ -89,7 +89,7 @@ static EXEMPT: Message = Message {
 };
 
 static LIMIT_RESPONSE: Message =
-    Message { name: "LimitResponse", fields: &[text(1, "type"), message(2, "queuing", &QUEUING)] };
+    Message { name: "LimitResponse", fields: &[text(1, "type"), message(2, "queuing", &QUEUING).pointer()] };
 
 static QUEUING: Message = Message {
     name: "QueuingConfiguration",

@@ -32,7 +32,7 @@ static WORKSPACE_TYPE_REFERENCE: Message =
     Message { name: "WorkspaceTypeReference", fields: &[text(0, "name"), text(0, "path")] };
 
 static WORKSPACE_LOCATION: Message =
-    Message { name: "WorkspaceLocation", fields: &[message(0, "selector", &LABEL_SELECTOR)] };
+    Message { name: "WorkspaceLocation", fields: &[message(0, "selector", &LABEL_SELECTOR).atomic()] };
 
 static MOUNT: Message = Message { name: "Mount", fields: &[message(0, "ref", &MOUNT_REFERENCE)] };
 

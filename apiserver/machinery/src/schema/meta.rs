@@ -18,7 +18,7 @@ pub static OBJECT_META: Message = Message {
         int64(10, "deletionGracePeriodSeconds").pointer(),
         text(11, "labels").map(),
         text(12, "annotations").map(),
-        message(13, "ownerReferences", &OWNER_REFERENCE).list().merge(Merge::ByKey("uid")),
+        message(13, "ownerReferences", &OWNER_REFERENCE).list().merge(Merge::ByKey("uid")).atomic(),
         texts(14, "finalizers").merge(Merge::Set),
         message(17, "managedFields", &MANAGED_FIELDS_ENTRY).list(),
     ],

@@ -1,7 +1,11 @@
 //! Bodies of requests, and warnings in answers.
 
 use apiserver_api::Status;
-use apiserver_machinery::{Resource, decode, negotiate, options::FieldValidation, patch::Patch};
+use apiserver_machinery::{
+    Resource, decode,
+    negotiate::{self, PatchType},
+    options::{FieldValidation, WriteOptions, WriteVerb},
+};
 use http::{HeaderValue, Response};
 use serde_json::Value;
 
@@ -32,12 +36,21 @@ pub(crate) fn delete_options(call: &Call<'_>, resource: &Resource) -> Result<Opt
     decode::delete_options(negotiate::body_format(resource, call.header("content-type"))?, &call.body)
 }
 
-/// The patch in the body of a PATCH.
+/// The kind of patch in the body of a PATCH.
 ///
 /// # Errors
-/// 415, 400, 413.
-pub(crate) fn patch(call: &Call<'_>, resource: &Resource) -> Result<Patch, Status> {
-    Patch::parse(negotiate::patch_type(resource, call.header("content-type"))?, &call.body)
+/// 415.
+pub(crate) fn patch_type(call: &Call<'_>, resource: &Resource) -> Result<PatchType, Status> {
+    negotiate::patch_type(resource, call.header("content-type"))
+}
+
+/// The options in the query of a write; the client's name is its field manager when it gives none.
+///
+/// # Errors
+/// 422.
+pub(crate) fn write_options(call: &Call<'_>, verb: WriteVerb) -> Result<WriteOptions, Status> {
+    let options = WriteOptions::parse(verb, call.info.query)?;
+    Ok(options.managed_by(call.header("user-agent").unwrap_or_default()))
 }
 
 /// Most characters of all warnings of one answer, and of one of them when that is not enough (upstream's limits).

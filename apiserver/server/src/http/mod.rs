@@ -1,6 +1,7 @@
 //! Handlers: from a parsed request to an answer.
 
 mod admission;
+mod apply;
 pub(crate) mod authentication;
 pub(crate) mod authorization;
 pub(crate) mod body;

@@ -1,6 +1,10 @@
-//! `/openapi/v3` (api-server.md 1.6). There is no v2: clients that need it get 404, newer ones do not ask.
+//! `/openapi/v2` and `/openapi/v3` (api-server.md 1.5, 1.6).
 
 use apiserver_api::Status;
+use apiserver_machinery::{
+    negotiate::{self, SwaggerForm},
+    openapi::OpenApiV2,
+};
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 
@@ -12,8 +16,11 @@ use crate::server::Call;
 /// # Errors
 /// 404 for a group or version that is not served.
 pub(crate) fn answer(call: &Call<'_>) -> Result<Option<Response<Body>>, Status> {
-    let Some(place) = call.info.path.strip_prefix("/openapi/v3") else { return Ok(None) };
     let Some(documents) = call.server.service().openapi else { return Ok(None) };
+    if call.info.path == "/openapi/v2" {
+        return Ok(Some(swagger(call, documents.v2())));
+    }
+    let Some(place) = call.info.path.strip_prefix("/openapi/v3") else { return Ok(None) };
     if matches!(place, "" | "/") {
         let index = documents.index(call.prefix);
         return Ok(Some(document::revalidated(call, &index.hash, respond::JSON, || Bytes::from(index.body))));
@@ -32,6 +39,21 @@ pub(crate) fn answer(call: &Call<'_>) -> Result<Option<Response<Body>>, Status> 
         headers.insert(header::EXPIRES, HeaderValue::from_static("Fri, 31 Dec 9999 23:59:59 GMT"));
     }
     Ok(Some(response))
+}
+
+/// The document in the form that the client accepts; 406 without a body when it accepts none.
+fn swagger(call: &Call<'_>, document: &'static OpenApiV2) -> Response<Body> {
+    let (content_type, body) = match negotiate::swagger_form(call.accept()) {
+        Some(SwaggerForm::Json) => (respond::JSON, &document.json.body),
+        Some(SwaggerForm::Protobuf) => (HeaderValue::from_static(negotiate::SWAGGER_PROTOBUF), &document.protobuf),
+        None => {
+            let mut refused = Response::new(Body::empty());
+            *refused.status_mut() = StatusCode::NOT_ACCEPTABLE;
+            refused.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+            return refused;
+        }
+    };
+    document::revalidated(call, &document.json.hash, content_type, || Bytes::from_static(body))
 }
 
 fn moved(location: &str) -> Response<Body> {

@@ -3,12 +3,14 @@
 use apiserver_api::{ClusterName, Status, status::Details};
 use apiserver_machinery::{
     Resource,
-    options::{DeleteOptions, ListOptions, WriteOptions, WriteVerb},
+    negotiate::PatchType,
+    options::{DeleteOptions, ListOptions, WriteVerb},
+    patch::Patch,
 };
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::{admission, body::Body, content, form::Form, negotiation, respond};
+use super::{admission, apply, body::Body, content, form::Form, negotiation, respond};
 use crate::{
     errors,
     registry::{Deleted, Object, UpdateOptions},
@@ -18,7 +20,7 @@ use crate::{
 /// POST of an object to its collection.
 pub(crate) async fn create(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
     let form = negotiation::one(call)?;
-    let options = WriteOptions::parse(WriteVerb::Create, call.info.query)?;
+    let options = content::write_options(call, WriteVerb::Create)?;
     let (mut object, warnings) = content::object(call, resource, options.field_validation)?;
     admission::create(&call.user, resource, &mut object)?;
     let object = call.registry.create(resource, call.cluster()?, &call.info.namespace, object, &options).await?;
@@ -28,13 +30,14 @@ pub(crate) async fn create(call: &Call<'_>, resource: &'static Resource) -> Resu
 /// PUT of an object or of a subresource.
 pub(crate) async fn update(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
     let form = negotiation::one(call)?;
-    let write = WriteOptions::parse(WriteVerb::Update, call.info.query)?;
+    let write = content::write_options(call, WriteVerb::Update)?;
     let (new, warnings) = content::object(call, resource, write.field_validation)?;
     let options = UpdateOptions {
         write,
         subresource: subresource(call, resource),
         may_create: resource.create_on_update,
         uid_is_precondition: true,
+        applied: false,
     };
     let change = |old: Option<&Value>| {
         admission::update(&call.user, resource, old, &new)?;
@@ -45,17 +48,22 @@ pub(crate) async fn update(call: &Call<'_>, resource: &'static Resource) -> Resu
     answer(form, code, &written.object, &warnings)
 }
 
-/// PATCH of an object or of a subresource, in three of the four forms (server-side apply comes later: 415).
+/// PATCH of an object or of a subresource.
 pub(crate) async fn patch(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
     let form = negotiation::one(call)?;
-    let patch = content::patch(call, resource)?;
-    let write = WriteOptions::parse(WriteVerb::Patch, call.info.query)?;
+    let kind = content::patch_type(call, resource)?;
+    if kind == PatchType::Apply {
+        return apply::apply(call, resource, form).await;
+    }
+    let patch = Patch::parse(kind, &call.body)?;
+    let write = content::write_options(call, WriteVerb::Patch)?;
     let validation = write.field_validation;
     let options = UpdateOptions {
         write,
         subresource: subresource(call, resource),
         may_create: false,
         uid_is_precondition: false,
+        applied: false,
     };
     let mut warnings = Vec::new();
     let change = |old: Option<&Value>| {
@@ -103,13 +111,18 @@ fn delete_options(call: &Call<'_>, resource: &Resource) -> Result<DeleteOptions,
     DeleteOptions::parse(content::delete_options(call, resource)?.as_ref(), call.info.query)
 }
 
-fn answer(form: Form, code: StatusCode, object: &Object, warnings: &[String]) -> Result<Response<Body>, Status> {
+pub(super) fn answer(
+    form: Form,
+    code: StatusCode,
+    object: &Object,
+    warnings: &[String],
+) -> Result<Response<Body>, Status> {
     let mut response = form.one(code, object)?;
     content::warn(&mut response, warnings);
     Ok(response)
 }
 
-fn subresource(call: &Call<'_>, resource: &Resource) -> &'static str {
+pub(super) fn subresource(call: &Call<'_>, resource: &Resource) -> &'static str {
     resource.subresources.iter().find(|s| **s == call.info.subresource).copied().unwrap_or_default()
 }
 

@@ -34,7 +34,7 @@ pub use self::{
 };
 pub(crate) use self::{
     lifecycle::{Life, is_logical_cluster, logical_clusters, namespaces},
-    object::write_value,
+    object::{strip, write_value},
 };
 use crate::errors;
 

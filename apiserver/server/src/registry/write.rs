@@ -2,7 +2,9 @@
 
 use apiserver_api::{ClusterName, Reason, Status};
 use apiserver_machinery::{
-    Resource, meta,
+    Resource,
+    managed::{self, Writer},
+    meta,
     object::{metadata_mut, name},
     options::WriteOptions,
 };
@@ -28,6 +30,18 @@ pub struct UpdateOptions {
     pub may_create: bool,
     /// A changed uid is 409 (PUT) instead of 422 (patches).
     pub uid_is_precondition: bool,
+    /// The new object brings its `managedFields` along, as server-side apply has made them. Otherwise the write is put
+    /// down to its field manager.
+    pub applied: bool,
+}
+
+/// Who is named in `managedFields` for writes that come without a manager: not those of clients, who have one always.
+const OURSELVES: &str = "fairgate";
+
+/// Who writes, for [`managed`].
+fn writer<'a>(options: &'a WriteOptions, subresource: &'a str) -> Writer<'a> {
+    let manager = if options.field_manager.is_empty() { OURSELVES } else { &options.field_manager };
+    Writer { manager, subresource, now: clock::unix_now() }
 }
 
 /// How a write ended.
@@ -62,7 +76,21 @@ impl Registry {
         object: Value,
         options: &WriteOptions,
     ) -> Result<Object, Status> {
+        self.create_from(resource, cluster, namespace, object, options, false).await
+    }
+
+    /// [`Registry::create`]; for `applied` see [`UpdateOptions`].
+    async fn create_from(
+        &self,
+        resource: &'static Resource,
+        cluster: &ClusterName,
+        namespace: &str,
+        mut object: Value,
+        options: &WriteOptions,
+        applied: bool,
+    ) -> Result<Object, Status> {
         let given = !name(&object).is_empty();
+        let entries = managed::take_entries(&mut object);
         let (mut taken, mut unguarded) = (0, 0);
         loop {
             let mut value = object.clone();
@@ -71,6 +99,8 @@ impl Registry {
             let guard = self.admit_create(resource, cluster, namespace, &name).await?;
             (resource.prepare)(&mut value, None);
             meta::validate(resource, &value, None)?;
+            object::strip(resource, &mut value);
+            keep_entries(resource, None, &mut value, entries.clone(), applied, writer(options, ""));
             let key = ObjectKey::new(cluster, namespace, &name);
             match self.insert(resource, &key, value, guard, options.dry_run).await? {
                 Inserted::Done(object) => return Ok(object),
@@ -97,11 +127,10 @@ impl Registry {
         &self,
         resource: &'static Resource,
         key: &ObjectKey,
-        mut value: Value,
+        value: Value,
         guard: Option<Object>,
         dry_run: bool,
     ) -> Result<Inserted, Status> {
-        object::strip(resource, &mut value);
         let bytes = object::encode(resource, &value);
         let (path, place_at) = self.storage_key(resource, key)?;
         let object = |revision| {
@@ -161,19 +190,20 @@ impl Registry {
                 if !(options.may_create && options.subresource.is_empty()) {
                     return Err(errors::not_found(resource, &key.name));
                 }
-                match self.create_named(resource, key, change(None)?, &options.write).await? {
+                match self.create_named(resource, key, change(None)?, options).await? {
                     Some(object) => return Ok(Written { object, created: true }),
                     None => continue,
                 }
             };
             let old = current.value()?;
             let mut new = change(Some(&old))?;
+            let entries = managed::take_entries(&mut new);
             check_version(resource, &current, &new)?;
             meta::prepare_update(resource, &mut new, &old, options.subresource, options.uid_is_precondition)?;
             (resource.prepare)(&mut new, Some(&old));
             meta::finish_update(resource, &mut new, &old, options.subresource);
             meta::validate(resource, &new, Some(&old))?;
-            if let Some(object) = self.store_change(&current, old, new, options.write.dry_run).await? {
+            if let Some(object) = self.store_change(&current, old, new, entries, options).await? {
                 return Ok(Written { object, created: false });
             }
         }
@@ -186,7 +216,7 @@ impl Registry {
         resource: &'static Resource,
         key: &ObjectKey,
         mut object: Value,
-        options: &WriteOptions,
+        options: &UpdateOptions,
     ) -> Result<Option<Object>, Status> {
         let given = name(&object);
         if !given.is_empty() && *given != *key.name {
@@ -194,7 +224,8 @@ impl Registry {
             return Err(Status::bad_request(text));
         }
         metadata_mut(&mut object).insert("name".into(), (&*key.name).into());
-        match self.create(resource, &key.cluster, &key.namespace, object, options).await {
+        let (cluster, namespace) = (&key.cluster, &*key.namespace);
+        match self.create_from(resource, cluster, namespace, object, &options.write, options.applied).await {
             Ok(object) => Ok(Some(object)),
             Err(status) if status.reason == Some(Reason::AlreadyExists) => Ok(None),
             Err(status) => Err(status),
@@ -207,24 +238,45 @@ impl Registry {
         current: &Object,
         mut old: Value,
         mut new: Value,
-        dry_run: bool,
+        entries: Option<Value>,
+        options: &UpdateOptions,
     ) -> Result<Option<Object>, Status> {
-        let resource = current.resource();
+        let (resource, dry_run) = (current.resource(), options.write.dry_run);
         object::strip(resource, &mut new);
         object::strip(resource, &mut old);
+        let by = writer(&options.write, options.subresource);
+        keep_entries(resource, Some(&old), &mut new, entries, options.applied, by);
         // The write that takes the last finalizer of a terminating object deletes it (api-server.md 2.6).
         let ends = lifecycle::is_terminating(&new) && !lifecycle::is_held(resource, &new);
         let last = current.unstored(&new);
         if ends {
             return Ok((dry_run || self.remove(current).await?).then_some(last));
         }
-        if new == old {
+        if managed::is_same(&new, &old) {
             return Ok(Some(current.clone()));
         }
         if dry_run {
             return Ok(Some(last));
         }
         self.replace(current, &new).await
+    }
+}
+
+/// Gives `new` the `managedFields` that it is stored with; `entries` are those that came with it. Copies have none: those
+/// of the original speak of writes elsewhere.
+fn keep_entries(
+    resource: &Resource,
+    old: Option<&Value>,
+    new: &mut Value,
+    entries: Option<Value>,
+    applied: bool,
+    by: Writer<'_>,
+) {
+    match entries {
+        _ if resource.is_copy => drop(managed::take_entries(new)),
+        Some(entries) if applied => drop(metadata_mut(new).insert("managedFields".into(), entries)),
+        None if applied => drop(managed::take_entries(new)),
+        given => managed::track(resource, old, new, given.as_ref(), by),
     }
 }
 

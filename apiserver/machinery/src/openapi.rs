@@ -1,33 +1,37 @@
-//! OpenAPI v3: an index and one document per group and version, made from the table (api-server.md 1.6).
+//! OpenAPI of both versions, made from the types of the kinds: v3 as an index and one document per group and version, v2
+//! as one document (api-server.md 1.5, 1.6).
 //!
-//! What clients take from it: whether a kind's PATCH knows `fieldValidation` and `dryRun`, the merge keys of its
-//! lists, and the fields for `kubectl explain`. Hashes do not depend on the workspace.
+//! What clients take from them: whether a kind's PATCH knows `fieldValidation` and `dryRun`, the merge keys of its
+//! lists, and the fields for validation and `kubectl explain`. Hashes do not depend on the workspace.
 
+mod gnostic;
 mod paths;
 mod schemas;
+mod v2;
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
 use serde_json::{Map, Value, json};
 
+pub use self::v2::OpenApiV2;
 use crate::{builtin, discovery::Rendered, resource::Resource};
 
 /// The documents of a set of resources.
 #[derive(Debug)]
-pub struct OpenApiV3 {
-    /// By their place: `api/v1`, `apis/<group>/<version>`.
+pub struct OpenApi {
+    /// Of v3, by their place: `api/v1`, `apis/<group>/<version>`.
     documents: BTreeMap<String, Rendered>,
+    v2: OpenApiV2,
 }
 
-impl OpenApiV3 {
+impl OpenApi {
     /// Renders the documents of these resources.
     pub fn new<'a>(resources: impl IntoIterator<Item = &'a Resource>) -> Self {
+        let all: Vec<&Resource> = resources.into_iter().collect();
         let mut places: BTreeMap<String, Vec<&Resource>> = BTreeMap::new();
-        for resource in resources {
-            places.entry(place(resource)).or_default().push(resource);
-        }
+        all.iter().for_each(|resource| places.entry(place(resource)).or_default().push(resource));
         let documents = places.into_iter().map(|(place, list)| (place, Rendered::new(&document(&list)))).collect();
-        Self { documents }
+        Self { documents, v2: OpenApiV2::new(&paths_of(&all), &schemas::all(&all)) }
     }
 
     /// `/openapi/v3`. `prefix` is the path in front of it as the client sees it, for example `/clusters/root`,
@@ -43,11 +47,16 @@ impl OpenApiV3 {
     pub fn document(&self, place: &str) -> Option<&Rendered> {
         self.documents.get(place)
     }
+
+    /// `/openapi/v2`.
+    pub fn v2(&self) -> &OpenApiV2 {
+        &self.v2
+    }
 }
 
 /// The documents of the built-in resources.
-pub fn builtin() -> &'static OpenApiV3 {
-    static BUILTIN: LazyLock<OpenApiV3> = LazyLock::new(|| OpenApiV3::new(builtin::all()));
+pub fn builtin() -> &'static OpenApi {
+    static BUILTIN: LazyLock<OpenApi> = LazyLock::new(|| OpenApi::new(builtin::all()));
     &BUILTIN
 }
 
@@ -56,20 +65,42 @@ fn place(resource: &Resource) -> String {
     format!("{prefix}/{}", resource.api_version())
 }
 
+fn paths_of(resources: &[&Resource]) -> Map<String, Value> {
+    let mut all = Map::new();
+    resources.iter().for_each(|resource| paths::add(resource, &format!("/{}", place(resource)), &mut all));
+    all
+}
+
+fn info() -> Value {
+    json!({"title": "Kubernetes", "version": "v1.34.1"})
+}
+
 fn document(resources: &[&Resource]) -> Value {
-    let mut all_paths = Map::new();
-    let mut all_schemas = Map::new();
-    all_schemas.insert(schemas::OBJECT_META.into(), schemas::object_meta());
-    for resource in resources {
-        paths::add(resource, &format!("/{}", place(resource)), &mut all_paths);
-        all_schemas.insert(schemas::name(resource), schemas::kind(resource));
-    }
+    let mut schemas = Value::Object(schemas::all(resources));
+    wrap_references(&mut schemas);
     json!({
         "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": "v1.34.0"},
-        "paths": all_paths,
-        "components": {"schemas": all_schemas},
+        "info": info(),
+        "paths": paths_of(resources),
+        "components": {"schemas": schemas},
     })
+}
+
+/// In v3 a reference stands alone: what has more to say holds it in an `allOf`.
+fn wrap_references(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            if members.len() > 1
+                && let Some(reference @ Value::String(_)) = members.get("$ref").cloned()
+            {
+                members.remove("$ref");
+                members.insert("allOf".into(), json!([{ "$ref": reference }]));
+            }
+            members.values_mut().for_each(wrap_references);
+        }
+        Value::Array(items) => items.iter_mut().for_each(wrap_references),
+        _ => {}
+    }
 }
 
 fn group_version_kind(resource: &Resource) -> Value {
@@ -121,12 +152,11 @@ mod tests {
         assert_eq!(map["properties"]["data"]["additionalProperties"]["type"], "string");
         assert_eq!(
             map["properties"]["metadata"]["allOf"][0]["$ref"],
-            format!("#/components/schemas/{}", schemas::OBJECT_META)
+            "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
         );
+        assert!(map["description"].as_str().is_some_and(|text| text.contains("configuration")));
         let secrets = &schemas["io.k8s.api.core.v1.ServiceAccount"]["properties"]["secrets"];
         assert_eq!(secrets["x-kubernetes-patch-merge-key"], "name");
-        let finalizers = &schemas[schemas::OBJECT_META]["properties"]["finalizers"];
-        assert_eq!(finalizers["x-kubernetes-patch-strategy"], "merge");
         let document = read(super::builtin().document("apis/tenancy.kcp.io/v1alpha1").unwrap());
         assert!(document["components"]["schemas"]["io.kcp.tenancy.v1alpha1.Workspace"].is_object());
     }
@@ -138,6 +168,28 @@ mod tests {
         let url = format!("/clusters/root/openapi/v3/api/v1?hash={hash}");
         assert_eq!(index["paths"]["api/v1"]["serverRelativeURL"], url);
         assert_eq!(index["paths"].as_object().unwrap().len(), 5);
+    }
+
+    #[test]
+    fn the_older_form_says_the_same() {
+        let v2 = super::builtin().v2();
+        let document = read(&v2.json);
+        let text = std::str::from_utf8(&v2.json.body).unwrap();
+        assert!(!text.contains("components/schemas") && !text.contains("requestBody"));
+        for resource in builtin::all() {
+            let gvk = group_version_kind(resource);
+            let paths = document["paths"].as_object().unwrap();
+            let patch = paths.values().map(|p| &p["patch"]).find(|p| p["x-kubernetes-group-version-kind"] == gvk);
+            let parameters = patch.unwrap()["parameters"].as_array().unwrap();
+            for name in ["dryRun", "fieldManager", "fieldValidation", "force", "body"] {
+                assert!(parameters.iter().any(|p| p["name"] == name && p.get("schema").is_some() == (name == "body")));
+            }
+            let definition = &document["definitions"][schemas::name(resource)];
+            assert_eq!(definition["x-kubernetes-group-version-kind"], json!([gvk]));
+            assert!(definition["properties"]["metadata"]["$ref"].as_str().unwrap().starts_with("#/definitions/"));
+        }
+        // Swagger 2, the first field of the encoded document.
+        assert!(v2.protobuf.starts_with(b"\x0a\x032.0"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{group_version_kind, schemas};
-use crate::resource::Resource;
+use crate::{negotiate, resource::Resource};
 
 /// Adds all paths of `resource`; `base` is for example `/api/v1`.
 pub(super) fn add(resource: &Resource, base: &str, paths: &mut Map<String, Value>) {
@@ -111,13 +111,14 @@ fn operation(resource: &Resource, verb: &str, method: &str, suffix: &str) -> Val
     // A list over all namespaces is named after them instead.
     let scope = if resource.is_namespaced() && suffix != "ForAllNamespaces" { "Namespaced" } else { "" };
     let id = format!("{word}{}{scope}{}{suffix}", id_of_group(resource), resource.kind);
-    let reference = json!({"$ref": format!("#/components/schemas/{}", schemas::name(resource))});
+    let reference = schemas::reference(&schemas::name(resource));
     let content = |types: &[&str], schema: &Value| -> Value {
         types.iter().map(|t| ((*t).to_owned(), json!({ "schema": schema }))).collect::<Map<_, _>>().into()
     };
-    // Lists are described by their items only: no client needs more.
-    let answer =
-        if matches!(verb, "list" | "deletecollection") { json!({"type": "object"}) } else { reference.clone() };
+    let answer = match verb {
+        "list" | "deletecollection" => schemas::reference(&format!("{}List", schemas::name(resource))),
+        _ => reference.clone(),
+    };
     let mut operation = json!({
         "operationId": id,
         "parameters": parameters(verb).iter().map(|p| query_parameter(p)).collect::<Vec<_>>(),
@@ -127,13 +128,7 @@ fn operation(resource: &Resource, verb: &str, method: &str, suffix: &str) -> Val
     });
     let body = match method {
         "post" | "put" => Some(content(&["application/json", "application/yaml"], &reference)),
-        "patch" if resource.protobuf => Some(content(
-            &["application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json"],
-            &json!({"type": "object"}),
-        )),
-        "patch" => {
-            Some(content(&["application/json-patch+json", "application/merge-patch+json"], &json!({"type": "object"})))
-        }
+        "patch" => Some(content(&negotiate::patch_types(resource), &json!({"type": "object"}))),
         _ => None,
     };
     if let Some(body) = body {
