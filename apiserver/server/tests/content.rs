@@ -111,7 +111,7 @@ async fn three_kinds_of_patches() {
         (MERGE, json!({"metadata": {"name": "b"}}), 400),
         (MERGE, json!({"metadata": {"labels": {"a": "not a label!"}}}), 422),
         ("application/json", json!({}), 415),
-        ("application/apply-patch+yaml", json!({}), 415),
+        ("application/apply-patch+cbor", json!({}), 415),
     ] {
         assert_eq!(patch(kind, body.clone()).await.refusal().0, code, "{kind} {body}");
     }

@@ -5,7 +5,7 @@ use apiserver_machinery::discovery::Rendered;
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 
-use super::{body::Body, respond};
+use super::{body::Body, compress, respond};
 use crate::server::Call;
 
 /// The document, or 304 when the client has it already.
@@ -27,10 +27,16 @@ pub(crate) fn revalidated(
         *unchanged.status_mut() = StatusCode::NOT_MODIFIED;
         unchanged
     } else {
-        respond::bytes(StatusCode::OK, content_type, body())
+        let is_packed = compress::is_accepted(call);
+        let body = if is_packed { compress::whole(body()) } else { body() };
+        let mut response = respond::bytes(StatusCode::OK, content_type, body);
+        if is_packed {
+            compress::mark(&mut response);
+        }
+        response
     };
     let headers = response.headers_mut();
-    headers.insert(header::VARY, HeaderValue::from_static("Accept"));
+    headers.append(header::VARY, HeaderValue::from_static("Accept"));
     if let Ok(etag) = HeaderValue::from_str(&etag) {
         headers.insert(header::ETAG, etag);
     }

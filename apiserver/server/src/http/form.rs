@@ -7,7 +7,11 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use serde_json::{Map, Value, json};
 
-use super::{body::Body, respond};
+use super::{
+    body::Body,
+    compress::{self, Gzip},
+    respond,
+};
 use crate::registry::{Object, Page, write_value};
 
 pub(crate) use apiserver_machinery::table::TableFormat;
@@ -36,11 +40,16 @@ impl Form {
         Ok(())
     }
 
-    /// The answer with one object.
-    pub(crate) fn one(self, code: StatusCode, object: &Object) -> Result<Response<Body>, Status> {
+    /// The answer with one object; packed when it is large and the client takes `gzip`.
+    pub(crate) fn one(self, code: StatusCode, object: &Object, gzip: bool) -> Result<Response<Body>, Status> {
         let mut out = Vec::new();
         self.write_one(&mut out, object, true)?;
-        Ok(respond::bytes(code, respond::JSON, out))
+        if !gzip || out.len() < compress::LEAST {
+            return Ok(respond::bytes(code, respond::JSON, out));
+        }
+        let mut packed = respond::bytes(code, respond::JSON, compress::whole(out.into()));
+        compress::mark(&mut packed);
+        Ok(packed)
     }
 
     /// The object of a bookmark.
@@ -69,8 +78,8 @@ impl Form {
     }
 
     /// The answer with a list, written item by item while it is sent: beside the stored bytes, which the items
-    /// share with the store, only one chunk exists at a time.
-    pub(crate) fn list(self, resource: &'static Resource, page: Page) -> Response<Body> {
+    /// share with the store, only one chunk exists at a time. Packed when it is large and the client takes `gzip`.
+    pub(crate) fn list(self, resource: &'static Resource, page: Page, gzip: bool) -> Response<Body> {
         let list = List {
             form: self,
             resource,
@@ -81,14 +90,16 @@ impl Form {
         let mut list = list;
         let first = list.chunk().unwrap_or_default();
         // Most lists fit into one chunk: these have a length and need no stream.
-        let body = match list.chunk() {
-            None => Body::full(first),
-            Some(second) => {
-                let started = futures_util::stream::iter([first, second]);
-                Body::stream(futures_util::StreamExt::chain(started, futures_util::stream::iter(list)))
-            }
+        let Some(second) = list.chunk() else { return respond::bytes(StatusCode::OK, respond::JSON, first) };
+        let is_packed = gzip && first.len() + second.len() >= compress::LEAST;
+        let chunks = [first, second].into_iter().chain(list);
+        let mut response = if is_packed {
+            let mut packed = Response::new(Body::stream(futures_util::stream::iter(Gzip::new(chunks))));
+            compress::mark(&mut packed);
+            packed
+        } else {
+            Response::new(Body::stream(futures_util::stream::iter(chunks)))
         };
-        let mut response = Response::new(body);
         response.headers_mut().insert(http::header::CONTENT_TYPE, respond::JSON);
         response
     }

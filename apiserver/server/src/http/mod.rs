@@ -5,6 +5,7 @@ mod apply;
 pub(crate) mod authentication;
 pub(crate) mod authorization;
 pub(crate) mod body;
+mod compress;
 mod content;
 mod discovery;
 pub(crate) mod dispatch;

@@ -4,7 +4,7 @@ use apiserver_api::Status;
 use apiserver_machinery::{Resource, options::ListOptions, selector::FieldSelector};
 use http::{Response, StatusCode};
 
-use super::{body::Body, negotiation};
+use super::{body::Body, compress, negotiation};
 use crate::{errors, registry::Object, server::Call};
 
 /// One object.
@@ -20,7 +20,7 @@ pub(crate) async fn get(call: &Call<'_>, resource: &'static Resource) -> Result<
         Some(_) => only(call, resource).await?,
         None => call.registry.get(resource, &call.key()?).await?,
     };
-    form.one(StatusCode::OK, &object)
+    form.one(StatusCode::OK, &object, compress::is_accepted(call))
 }
 
 /// The one object of this name in all places that the wildcards stand for.
@@ -45,5 +45,5 @@ pub(crate) async fn list(call: &Call<'_>, resource: &'static Resource) -> Result
     let form = negotiation::list(call, resource)?;
     let options = ListOptions::parse(resource, &call.info.list_options()?)?;
     let page = call.registry.list(resource, &call.collection(), &options).await?;
-    Ok(form.list(resource, page))
+    Ok(form.list(resource, page, compress::is_accepted(call)))
 }

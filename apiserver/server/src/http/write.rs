@@ -89,7 +89,7 @@ pub(crate) async fn delete(call: &Call<'_>, resource: &'static Resource) -> Resu
         admission::delete(&call.user, resource, &old)?;
     }
     match call.registry.delete(resource, &key, &options).await? {
-        Deleted::Terminating(object) => form.one(StatusCode::OK, &object),
+        Deleted::Terminating(object) => form.one(StatusCode::OK, &object, false),
         Deleted::Gone(object) => Ok(respond::json(StatusCode::OK, &success(&object)?)),
     }
 }
@@ -104,7 +104,7 @@ pub(crate) async fn delete_collection(call: &Call<'_>, resource: &'static Resour
         admission::delete(&call.user, resource, object)
     };
     let (page, _) = call.registry.delete_collection(resource, &call.collection(), &list, &options, may_go).await?;
-    Ok(form.list(resource, page))
+    Ok(form.list(resource, page, false))
 }
 
 fn delete_options(call: &Call<'_>, resource: &Resource) -> Result<DeleteOptions, Status> {
@@ -117,7 +117,7 @@ pub(super) fn answer(
     object: &Object,
     warnings: &[String],
 ) -> Result<Response<Body>, Status> {
-    let mut response = form.one(code, object)?;
+    let mut response = form.one(code, object, false)?;
     content::warn(&mut response, warnings);
     Ok(response)
 }
