@@ -3,19 +3,29 @@
 
 use serde_json::Value;
 
-use crate::object::{entries, items};
+use crate::object::{entries, items, text};
+
+/// A member, null when there is none.
+fn at<'a>(value: &'a Value, key: &str) -> &'a Value {
+    value.get(key).unwrap_or(&Value::Null)
+}
 
 /// Bytes of a message under construction.
 #[derive(Default)]
 struct Writer(Vec<u8>);
 
+/// The last seven bits.
+fn low_bits(number: u64) -> u8 {
+    u8::try_from(number & 0x7f).expect("seven bits fit into eight")
+}
+
 impl Writer {
     fn number(&mut self, mut number: u64) {
         while number >= 0x80 {
-            self.0.push(number.to_le_bytes()[0] | 0x80);
+            self.0.push(low_bits(number) | 0x80);
             number >>= 7;
         }
-        self.0.push(number.to_le_bytes()[0]);
+        self.0.push(low_bits(number));
     }
 
     fn bytes(&mut self, field: u64, bytes: &[u8]) {
@@ -66,10 +76,10 @@ impl Writer {
 /// The whole document.
 pub(super) fn encode(document: &Value) -> Vec<u8> {
     let mut out = Writer::default();
-    out.text(1, &document["swagger"]);
+    out.text(1, at(document, "swagger"));
     out.message(2, |info| {
-        info.text(1, &document["info"]["title"]);
-        info.text(2, &document["info"]["version"]);
+        info.text(1, at(at(document, "info"), "title"));
+        info.text(2, at(at(document, "info"), "version"));
     });
     out.message(8, |paths| {
         for (name, item) in entries(document, &["paths"]) {
@@ -94,8 +104,8 @@ fn path_item(out: &mut Writer, item: &Value) {
 }
 
 fn operation(out: &mut Writer, of: &Value) {
-    out.text(3, &of["description"]);
-    out.text(5, &of["operationId"]);
+    out.text(3, at(of, "description"));
+    out.text(5, at(of, "operationId"));
     out.texts(6, items(of, &["produces"]));
     out.texts(7, items(of, &["consumes"]));
     items(of, &["parameters"]).iter().for_each(|p| out.message(8, |out| parameter(out, p)));
@@ -103,7 +113,7 @@ fn operation(out: &mut Writer, of: &Value) {
         for (code, response) in entries(of, &["responses"]) {
             responses.named(1, code, |value| {
                 value.message(1, |out| {
-                    out.text(1, &response["description"]);
+                    out.text(1, at(response, "description"));
                     if let Some(of) = response.get("schema") {
                         out.message(2, |item| item.message(1, |out| schema(out, of)));
                     }
@@ -117,39 +127,39 @@ fn operation(out: &mut Writer, of: &Value) {
 
 /// A `ParametersItem`: the message of a parameter lies in three others.
 fn parameter(out: &mut Writer, of: &Value) {
-    let place = of["in"].as_str().unwrap_or_default();
+    let place = text(of, &["in"]);
     out.message(1, |out| match place {
         "body" => out.message(1, |out| {
-            out.text(2, &of["name"]);
-            out.text(3, &of["in"]);
-            out.boolean(4, &of["required"]);
-            out.message(5, |out| schema(out, &of["schema"]));
+            out.text(2, at(of, "name"));
+            out.text(3, at(of, "in"));
+            out.boolean(4, at(of, "required"));
+            out.message(5, |out| schema(out, at(of, "schema")));
         }),
         _ => out.message(2, |out| {
             // Queries may be empty, parts of paths not: the numbers behind that flag are one less.
             let (field, less) = if place == "query" { (3, 0) } else { (4, 1) };
             out.message(field, |out| {
-                out.boolean(1, &of["required"]);
-                out.text(2, &of["in"]);
-                out.text(3, &of["description"]);
-                out.text(4, &of["name"]);
-                out.text(6 - less, &of["type"]);
-                out.boolean(20 - less, &of["uniqueItems"]);
+                out.boolean(1, at(of, "required"));
+                out.text(2, at(of, "in"));
+                out.text(3, at(of, "description"));
+                out.text(4, at(of, "name"));
+                out.text(6 - less, at(of, "type"));
+                out.boolean(20 - less, at(of, "uniqueItems"));
             });
         }),
     });
 }
 
 fn schema(out: &mut Writer, of: &Value) {
-    out.text(1, &of["$ref"]);
-    out.text(2, &of["format"]);
-    out.text(4, &of["description"]);
+    out.text(1, at(of, "$ref"));
+    out.text(2, at(of, "format"));
+    out.text(4, at(of, "description"));
     out.texts(19, items(of, &["required"]));
     if let Some(values) = of.get("additionalProperties") {
         out.message(21, |item| item.message(1, |out| schema(out, values)));
     }
     if of.get("type").is_some() {
-        out.message(22, |out| out.text(1, &of["type"]));
+        out.message(22, |out| out.text(1, at(of, "type")));
     }
     if let Some(one) = of.get("items") {
         out.message(23, |item| item.message(1, |out| schema(out, one)));

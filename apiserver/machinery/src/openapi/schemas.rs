@@ -6,7 +6,7 @@
 use k8s_openapi::{
     api::{
         coordination::v1::Lease,
-        core::v1::{ConfigMap, Event, Namespace, Secret, ServiceAccount},
+        core::v1::{ConfigMap, Event, Namespace, ResourceQuota, Secret, ServiceAccount},
         flowcontrol::v1::{FlowSchema, PriorityLevelConfiguration},
     },
     apimachinery::pkg::apis::meta::v1::{DeleteOptions, ListMeta, ObjectMeta, Status},
@@ -33,6 +33,7 @@ const TYPES: &[(&str, &str, Generate)] = &[
     ("", "ConfigMap", |g| g.subschema_for::<ConfigMap>()),
     ("", "Event", |g| g.subschema_for::<Event>()),
     ("", "Namespace", |g| g.subschema_for::<Namespace>()),
+    ("", "ResourceQuota", |g| g.subschema_for::<ResourceQuota>()),
     ("", "Secret", |g| g.subschema_for::<Secret>()),
     ("", "ServiceAccount", |g| g.subschema_for::<ServiceAccount>()),
     ("coordination.k8s.io", "Lease", |g| g.subschema_for::<Lease>()),

@@ -77,7 +77,8 @@ fn parameter(given: &Value) -> Value {
 
 /// The first schema of a `content`, and its media types.
 fn content(of: &Value) -> (Value, Vec<&String>) {
-    let mut schema = object::entries(of, &["content"]).next().map(|(_, c)| c["schema"].clone()).unwrap_or_default();
+    let mut schema =
+        object::entries(of, &["content"]).next().and_then(|(_, c)| c.get("schema").cloned()).unwrap_or_default();
     refer(&mut schema);
     (schema, object::entries(of, &["content"]).map(|(name, _)| name).collect())
 }
@@ -96,7 +97,7 @@ fn operation(given: &Value) -> Value {
         .map(|(code, response)| {
             let (schema, types) = content(response);
             produces = types;
-            (code.clone(), json!({"description": response["description"], "schema": schema}))
+            (code.clone(), json!({"description": object::text(response, &["description"]), "schema": schema}))
         })
         .collect();
     object::set(&mut operation, "produces", json!(produces));
