@@ -85,12 +85,24 @@ fn comparable(body: &Value) -> Value {
     match body["kind"].as_str() {
         Some("Status") => {
             body["message"] = json!(masked(body["message"].as_str().unwrap_or_default()));
-            drop(body["details"].as_object_mut().and_then(|d| d.remove("uid")));
+            if let Some(details) = body.get_mut("details").and_then(Value::as_object_mut) {
+                details.remove("uid");
+                // Upstream repeats causes of patches; we send each once.
+                let mut seen = Vec::new();
+                for cause in
+                    details.get_mut("causes").and_then(Value::as_array_mut).map(std::mem::take).into_iter().flatten()
+                {
+                    if !seen.contains(&cause) {
+                        seen.push(cause);
+                    }
+                }
+                details.insert("causes".into(), json!(seen));
+            }
         }
         Some("Table") => body = json!({"kind": "Table"}),
         _ => {}
     }
-    if let Some(items) = body["items"].as_array_mut() {
+    if let Some(items) = body.get_mut("items").and_then(Value::as_array_mut) {
         items.iter_mut().for_each(|item| *item = comparable(item));
     }
     let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut) else { return body };
@@ -116,13 +128,13 @@ fn comparable(body: &Value) -> Value {
 
 /// What the recording did between its requests.
 async fn before(id: &str, one: &Client) {
-    let map = |name: &str| json!({"metadata": {"name": name}, "data": {"k": "v"}});
-    let post = async |object: Value| one.post("/api/v1/namespaces/r/configmaps", &object).await.ok();
+    let map = |name: &str| json!({"metadata": {"name": name}});
+    let post = async |object: Value| one.post("/api/v1/namespaces/r/configmaps?fieldManager=probe", &object).await.ok();
     match id {
         "create" => one.namespace("p").await,
         "jsonpatch-test-fail" => {
             one.namespace("r").await;
-            post(map("a")).await;
+            post(json!({"metadata": {"name": "a"}, "data": {"k": "v"}})).await;
         }
         "ssa-conflict-two" => {
             let path = "/api/v1/namespaces/r/configmaps/s";
@@ -143,10 +155,20 @@ async fn before(id: &str, one: &Client) {
 /// A recorded request whose body names an object's version and uid, with those of the object that we have.
 fn adapted(probe: &Value, last: Option<&Value>) -> Value {
     let mut probe = probe.clone();
+    let id = probe["id"].as_str().unwrap().to_owned();
     if let (Some(last), Some(metadata)) = (last, probe.pointer_mut("/request/body/metadata")) {
+        // These bodies were kept by reference, and show what was changed in them for later requests.
+        match &*id {
+            "update-no-rv" => metadata["name"] = json!("x"),
+            "update-bad-uid" => (metadata["name"], metadata["uid"]) = (json!("x"), json!("bad")),
+            _ => {}
+        }
         for field in ["uid", "resourceVersion"] {
-            let is_real =
-                metadata[field].as_str().is_some_and(|v| v.len() == 36 || v.parse::<u64>().is_ok_and(|n| n > 5));
+            let is_real = metadata
+                .get(field)
+                .unwrap_or(&Value::Null)
+                .as_str()
+                .is_some_and(|v| v.len() == 36 || v.parse::<u64>().is_ok_and(|n| n > 5));
             if is_real {
                 metadata[field] = last["metadata"][field].clone();
             }
