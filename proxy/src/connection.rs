@@ -28,6 +28,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
+    ahead::Reader,
     frames::{Excess, Frames},
     framing::Framing,
     h2::{Deferred, Streams},
@@ -37,7 +38,6 @@ use crate::{
     refused::Why,
     reply::Flight,
     serve::serve,
-    source::Reader,
     tunnel::{self, Tunnel},
     worker::{Link, Worker},
 };

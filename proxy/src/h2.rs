@@ -19,7 +19,7 @@ use futures_util::{FutureExt, Stream, future::CatchUnwind, stream::FuturesUnorde
 use hyper::rt::Executor;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::{source::Reader, worker::Timer};
+use crate::{ahead::Reader, worker::Timer};
 
 /// Payloads from here on are not copied into the buffer.
 const STRAIGHT_MIN: usize = 16 << 10;

@@ -97,15 +97,30 @@ impl Start {
     pub(crate) fn saw(&mut self, bytes: &[u8]) -> bool {
         self.events.feed(bytes);
         self.rest();
-        match self.wants {
+        let is_all = match self.wants {
             Wants::Events(n) => self.events.count >= n,
             Wants::Bookmark => self.events.is_over,
             Wants::Quiet => false,
-        }
+        };
+        // A shard that never pauses leaves the timer no turn.
+        is_all || Instant::now() >= self.until
     }
 
     /// Nothing comes; whether that ends the initialisation. If not, the task is woken when it does.
     pub(crate) fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.timer.deadline() == self.until {
+            // The quiet begins, if the shard was held back until now.
+            self.rest();
+        }
+        self.timer.as_mut().poll(cx).is_ready()
+    }
+
+    /// The shard is held back, so that quiet says nothing: whether the time for the initialisation is over. If not, the
+    /// task is woken when it is.
+    pub(crate) fn is_overdue(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.timer.deadline() != self.until {
+            self.timer.as_mut().reset(self.until);
+        }
         self.timer.as_mut().poll(cx).is_ready()
     }
 }

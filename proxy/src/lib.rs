@@ -17,6 +17,7 @@
 mod access_log;
 mod admin;
 mod admission;
+mod ahead;
 mod body;
 mod census;
 mod clock;

@@ -14,11 +14,12 @@ use http_body::{Frame, SizeHint};
 
 use crate::{
     Body, BoxError,
+    ahead::{Ahead, Reader},
     connection::Peer,
     h2,
     inflight::Held,
     initial::Start,
-    source::{Ahead, Reader, Silence, Source},
+    source::{Silence, Source},
     trail::{Outcome, Trail},
     worker::{Timer, Worker},
 };

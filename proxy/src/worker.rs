@@ -19,7 +19,7 @@ use fairness::Gate;
 use futures_util::task::AtomicWaker;
 use slab::Slab;
 
-use crate::{core::Core, drain, inflight::InFlight, phases::Phases, refused::Why};
+use crate::{ahead::Budget, core::Core, drain, inflight::InFlight, phases::Phases, refused::Why};
 
 /// Ticks of silence after which a connection without a request is closed during a drain: longer than a request is on
 /// its way.
@@ -41,7 +41,7 @@ pub(crate) struct Worker {
     /// This thread's own handles of the shards' gates, by the shard's number.
     gates: Box<[Option<Arc<Gate>>]>,
     /// Bytes of answers that have been read ahead of their clients.
-    pub(crate) ahead: AtomicUsize,
+    pub(crate) ahead: Budget,
     next_id: AtomicU64,
     tick: AtomicU32,
     /// Std mutexes: short sections, never held over an await, and in practice taken by one thread only.
@@ -188,7 +188,7 @@ impl Worker {
             requests: InFlight::default(),
             phases: Phases::new(),
             is_stopped: AtomicBool::new(false),
-            ahead: AtomicUsize::new(0),
+            ahead: Budget::default(),
             next_id: AtomicU64::new(uuid::Uuid::new_v4().as_u64_pair().0),
             tick: AtomicU32::new(1),
             links: Mutex::default(),
@@ -439,7 +439,7 @@ fn ticks(time: Duration) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     #![allow(clippy::unwrap_used, reason = "this is a test")]
 
     use std::net::TcpListener;
@@ -447,7 +447,8 @@ mod tests {
     use super::*;
     use crate::{Body, GatewayOptions, Limits, LocalService, ShardOptions, Upstream};
 
-    fn core() -> Arc<Core> {
+    /// That of a gateway with one shard and nothing else.
+    pub(crate) fn core() -> Arc<Core> {
         let listener = || TcpListener::bind("127.0.0.1:0").unwrap();
         let service = tower::service_fn(async |_| Ok(http::Response::new(Body::empty())));
         let upstream = Upstream::Local(LocalService::new(service));
