@@ -64,7 +64,7 @@ pub(crate) async fn send(
     let is_safe = parts.method.is_safe();
     let clock = || fairness::Clock::now_ns(&*core.clock);
     trail.sent_ns = Some(clock());
-    let mut answer = pin!(entry.shard.send(worker.number, &clock, stamp, Request::from_parts(parts, body)));
+    let mut answer = pin!(entry.shard.send(worker.number, &core.clock, stamp, Request::from_parts(parts, body)));
     let outcome = match limit {
         None => answer.await,
         Some(limit) => {

@@ -332,8 +332,7 @@ impl Feed {
             .body(Body::empty())
             .map_err(BoxError::from)?;
         let stamp = Stamp::of(&self.core.own_identity);
-        let clock = || fairness::Clock::now_ns(&*self.core.clock);
-        entry.shard.send(self.pool, &clock, &stamp, request).await.map_err(|error| End::Failed(error.into()))
+        entry.shard.send(self.pool, &self.core.clock, &stamp, request).await.map_err(|error| End::Failed(error.into()))
     }
 }
 

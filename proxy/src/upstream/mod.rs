@@ -13,7 +13,8 @@ pub(crate) mod pool;
 mod upgrade;
 
 use std::{
-    future::poll_fn,
+    error::Error as StdError,
+    future::{Future, poll_fn},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -21,6 +22,7 @@ use std::{
     time::Duration,
 };
 
+use fairness::Clock as _;
 use http::{
     HeaderMap, Request, Response, Version,
     header::{EXPECT, HOST, UPGRADE},
@@ -30,13 +32,14 @@ use tower::ServiceExt;
 pub(crate) use self::h2::Exchange;
 use self::{
     breaker::Breaker,
-    connect::{Endpoint, Stream},
+    connect::Endpoint,
     h1::{Answer, Error},
     h2::{Failure, Outgoing, Place, Session},
-    pool::{Lease, Pool, Reserved},
+    pool::{Lease, Pool, Reserved, Slot},
 };
 use crate::{
     Body, Limits, LocalService,
+    clock::WallClock,
     options::{ShardOptions, StartError, Upstream},
     stamp::Stamp,
 };
@@ -56,7 +59,7 @@ const RETRIES: u32 = 2;
 pub(crate) enum SendError {
     /// It does not accept connections: nothing was sent.
     #[error("the shard does not accept connections")]
-    Connect(#[source] crate::BoxError),
+    Connect(#[source] Arc<dyn StdError + Send + Sync>),
     /// It did not accept connections a moment ago, so it was not asked.
     #[error("the shard did not accept connections a moment ago")]
     Open,
@@ -75,6 +78,24 @@ pub(crate) enum SendError {
     /// The client did not send what it had promised.
     #[error("the request's body broke off")]
     Upload(#[source] crate::BoxError),
+}
+
+/// Why there is no connection, for all that wait for the same one.
+#[derive(Clone)]
+pub(crate) enum NoConnection {
+    /// See [`SendError::Open`].
+    Open,
+    /// See [`SendError::Connect`].
+    Failed(Arc<dyn StdError + Send + Sync>),
+}
+
+impl From<NoConnection> for SendError {
+    fn from(why: NoConnection) -> Self {
+        match why {
+            NoConnection::Open => Self::Open,
+            NoConnection::Failed(error) => Self::Connect(error),
+        }
+    }
 }
 
 impl From<Error> for SendError {
@@ -106,7 +127,7 @@ pub(crate) struct Shard {
 
 enum Way {
     Local(LocalService),
-    Remote(Box<Remote>),
+    Remote(Arc<Remote>),
 }
 
 struct Remote {
@@ -129,7 +150,7 @@ impl Shard {
                     url: remote.url.clone(),
                     why,
                 })?;
-                Way::Remote(Box::new(Remote {
+                Way::Remote(Arc::new(Remote {
                     may_be_h2: AtomicBool::new(endpoint.may_be_h2()),
                     endpoint,
                     breaker: Breaker::default(),
@@ -170,7 +191,7 @@ impl Shard {
     pub(crate) async fn send(
         &self,
         pool: usize,
-        clock: &impl Fn() -> u64,
+        clock: &Arc<WallClock>,
         stamp: &Stamp<'_>,
         mut request: Request<Body>,
     ) -> Result<Response<Body>, SendError> {
@@ -197,9 +218,9 @@ impl Shard {
 
 impl Remote {
     async fn send(
-        &self,
+        self: &Arc<Self>,
         pool: &Arc<Pool>,
-        clock: &impl Fn() -> u64,
+        clock: &Arc<WallClock>,
         stamp: &Stamp<'_>,
         mut request: Request<Body>,
     ) -> Result<Response<Body>, SendError> {
@@ -208,29 +229,31 @@ impl Remote {
             stamp.insert_into(request.headers_mut());
             return Box::pin(self.send_upgrade(pool, clock, request)).await;
         }
-        if self.may_be_h2.load(Relaxed) {
-            return Box::pin(self.send_any(pool, clock, stamp, request)).await;
-        }
-        let (lease, is_reused) = match pool.take() {
-            Some(lease) => (lease, true),
-            None => match Box::pin(self.open(pool, clock, None)).await? {
-                Opened::Lease(lease, is_reused) => (lease, is_reused),
-                Opened::Place(place) => return Box::pin(self.send_h2(pool, clock, stamp, request, place, false)).await,
-            },
+        let at_hand = match self.may_be_h2.load(Relaxed) {
+            true => pool.sessions.pick(None).map(Opened::Place),
+            false => pool.take().map(Opened::Lease),
         };
-        self.send_h1(pool, clock, stamp, request, lease, is_reused).await
+        let opened = match at_hand {
+            Some(opened) => opened,
+            None => Box::pin(self.open(pool, clock, None)).await?,
+        };
+        let lease = match opened {
+            Opened::Lease(lease) => lease,
+            Opened::Place(place) => return Box::pin(self.send_h2(pool, clock, stamp, request, place)).await,
+        };
+        self.send_h1(pool, clock, stamp, request, lease).await
     }
 
     /// Over HTTP/1.1.
     async fn send_h1(
         &self,
         pool: &Arc<Pool>,
-        clock: &impl Fn() -> u64,
+        clock: &Arc<WallClock>,
         stamp: &Stamp<'_>,
         request: Request<Body>,
         mut lease: Lease,
-        is_reused: bool,
     ) -> Result<Response<Body>, SendError> {
+        let is_reused = lease.has_served();
         let (parts, body) = request.into_parts();
         let mut headers = lease.begin(parts, body, &self.endpoint.host, stamp);
         match lease.head(&mut headers).await {
@@ -246,14 +269,14 @@ impl Remote {
     async fn send_again(
         &self,
         pool: &Arc<Pool>,
-        clock: &impl Fn() -> u64,
+        clock: &Arc<WallClock>,
         broken: Lease,
         mut headers: HeaderMap,
         error: std::io::Error,
     ) -> Result<Response<Body>, SendError> {
         let Some(sending) = broken.unanswered() else { return Err(SendError::Broken(error.into())) };
         let (stream, slot) = match self.reserve(pool).await? {
-            Reserved::Slot(slot) => (self.dial(clock, true).await?.0, slot),
+            Reserved::Slot(slot) => (self.attempt(clock, self.endpoint.connect(true)).await?.0, slot),
             // No connection is known to be fresh but a new one.
             Reserved::Lease(_) => return Err(SendError::Broken(error.into())),
         };
@@ -266,7 +289,7 @@ impl Remote {
     async fn send_upgrade(
         &self,
         pool: &Arc<Pool>,
-        clock: &impl Fn() -> u64,
+        clock: &Arc<WallClock>,
         mut request: Request<Body>,
     ) -> Result<Response<Body>, SendError> {
         *request.version_mut() = Version::HTTP_11;
@@ -275,40 +298,19 @@ impl Remote {
             Reserved::Slot(slot) => slot,
             Reserved::Lease(lease) => lease.close(),
         };
-        let (stream, _) = self.dial(clock, true).await?;
+        let (stream, _) = self.attempt(clock, self.endpoint.connect(true)).await?;
         upgrade::send(stream, slot, request).await
-    }
-
-    /// Over whatever the shard speaks.
-    async fn send_any(
-        &self,
-        pool: &Arc<Pool>,
-        clock: &impl Fn() -> u64,
-        stamp: &Stamp<'_>,
-        request: Request<Body>,
-    ) -> Result<Response<Body>, SendError> {
-        let (place, was_idle) = match pool.sessions.pick(None) {
-            Some(place) => (place, true),
-            None => match self.open(pool, clock, None).await? {
-                Opened::Place(place) => (place, false),
-                Opened::Lease(lease, is_reused) => {
-                    return self.send_h1(pool, clock, stamp, request, lease, is_reused).await;
-                }
-            },
-        };
-        self.send_h2(pool, clock, stamp, request, place, was_idle).await
     }
 
     /// Over HTTP/2. A request that the shard has not looked at is sent again on another session (PX-06), whatever it
     /// is, unless it is too long to be kept; one that broke with a session that had been idle, if it does no harm.
     async fn send_h2(
-        &self,
+        self: &Arc<Self>,
         pool: &Arc<Pool>,
-        clock: &impl Fn() -> u64,
+        clock: &Arc<WallClock>,
         stamp: &Stamp<'_>,
         request: Request<Body>,
         mut place: Place,
-        mut was_idle: bool,
     ) -> Result<Response<Body>, SendError> {
         let (mut parts, body) = request.into_parts();
         stamp.insert_into(&mut parts.headers);
@@ -316,7 +318,7 @@ impl Remote {
         let mut outgoing = Outgoing::new(parts, body, &self.endpoint).map_err(malformed)?;
         let mut tries = 0;
         loop {
-            let session = place.session();
+            let (session, has_served) = (place.session(), place.has_served());
             let failure = match outgoing.begin(place) {
                 Ok(mut beginning) => match poll_fn(|cx| beginning.poll_head(cx)).await {
                     Ok(response) => return Ok(response),
@@ -324,66 +326,117 @@ impl Remote {
                 },
                 Err(failure) => failure,
             };
-            if tries == RETRIES || !outgoing.may_go_again(&failure, was_idle) {
+            if tries == RETRIES || !outgoing.may_go_again(&failure, has_served) {
                 return Err(failure.into());
             }
             tries += 1;
             place = match self.open(pool, clock, Some(&session)).await? {
                 Opened::Place(place) => place,
-                Opened::Lease(..) => return Err(failure.into()),
+                Opened::Lease(_) => return Err(failure.into()),
             };
-            was_idle = false;
         }
     }
 
     /// A connection for one request: of those there are, or else a new one. `but` is not good enough.
+    ///
+    /// Of HTTP/2 one is opened for all that wait, and a stream that ends on another is as good; of HTTP/1.1 each opens
+    /// its own.
     async fn open(
-        &self,
+        self: &Arc<Self>,
         pool: &Arc<Pool>,
-        clock: &impl Fn() -> u64,
+        clock: &Arc<WallClock>,
         but: Option<&Arc<Session>>,
     ) -> Result<Opened, SendError> {
-        // A session has room for all that wait here: they open one after the other.
-        let _turn = match self.may_be_h2.load(Relaxed) {
-            true => Some(pool.sessions.opening.lock().await),
-            false => None,
-        };
-        if let Some(place) = pool.sessions.pick(but) {
-            return Ok(Opened::Place(place));
+        let mut in_vain = 0;
+        loop {
+            let opened = if self.may_be_h2.load(Relaxed) {
+                tokio::select! {
+                    biased;
+                    place = pool.sessions.place(but) => return Ok(Opened::Place(place)),
+                    opened = self.another(pool, clock) => opened?,
+                }
+            } else {
+                self.one_more(pool, clock).await?
+            };
+            match opened {
+                Another::Lease(lease) => return Ok(Opened::Lease(lease)),
+                Another::Session(session) if session.is_over() => in_vain += 1,
+                Another::Session(_) | Another::Idle => {}
+            }
+            if in_vain > RETRIES {
+                return Err(SendError::Refused("its connections end as soon as they are open".into()));
+            }
         }
-        let slot = match self.reserve(pool).await? {
-            Reserved::Slot(slot) => slot,
-            Reserved::Lease(lease) => return Ok(Opened::Lease(lease, true)),
+    }
+
+    /// Waits for a session that is being opened, or opens one.
+    async fn another(self: &Arc<Self>, pool: &Arc<Pool>, clock: &Arc<WallClock>) -> Result<Another, SendError> {
+        let opening = match pool.sessions.opening() {
+            Some(opening) => opening,
+            None => {
+                let slot = match self.reserve(pool).await? {
+                    Reserved::Slot(slot) => slot,
+                    Reserved::Lease(lease) => return Ok(Another::Lease(lease)),
+                };
+                let (remote, pool, clock) = (self.clone(), pool.clone(), clock.clone());
+                pool.clone().sessions.join(async move {
+                    match remote.connect(&pool, &clock, slot).await? {
+                        Another::Session(session) => Ok(Some(session)),
+                        Another::Lease(lease) => {
+                            lease.give_back();
+                            Ok(None)
+                        }
+                        Another::Idle => Ok(None),
+                    }
+                })
+            }
         };
-        let (stream, is_h2) = self.dial(clock, false).await?;
-        self.may_be_h2.store(is_h2, Relaxed);
-        if !is_h2 {
-            return Ok(Opened::Lease(slot.open(stream), false));
+        Ok(opening.await?.map_or(Another::Idle, Another::Session))
+    }
+
+    /// One of the idle connections, or a new one.
+    async fn one_more(&self, pool: &Arc<Pool>, clock: &Arc<WallClock>) -> Result<Another, SendError> {
+        if let Some(lease) = pool.take() {
+            return Ok(Another::Lease(lease));
         }
-        let opened = pool.sessions.open(stream, slot, &self.endpoint).await;
-        opened.map(Opened::Place).map_err(|error| {
-            self.breaker.failure(clock());
-            SendError::Connect(error)
-        })
+        match self.reserve(pool).await? {
+            Reserved::Slot(slot) => Ok(self.connect(pool, clock, slot).await?),
+            Reserved::Lease(lease) => Ok(Another::Lease(lease)),
+        }
+    }
+
+    /// Makes a connection. A session is among the others when it stands.
+    async fn connect(&self, pool: &Pool, clock: &WallClock, slot: Slot) -> Result<Another, NoConnection> {
+        let connect = async {
+            let (stream, is_h2) = self.endpoint.connect(false).await?;
+            self.may_be_h2.store(is_h2, Relaxed);
+            Ok(match is_h2 {
+                true => Another::Session(pool.sessions.open(stream, slot, &self.endpoint).await?),
+                false => Another::Lease(slot.open(stream)),
+            })
+        };
+        self.attempt(clock, connect).await
     }
 
     async fn reserve(&self, pool: &Arc<Pool>) -> Result<Reserved, SendError> {
         pool.reserve(self.endpoint.timeout).await.ok_or(SendError::Full)
     }
 
-    /// A new connection, and whether it speaks HTTP/2.
-    async fn dial(&self, clock: &impl Fn() -> u64, only_h1: bool) -> Result<(Stream, bool), SendError> {
-        if !self.breaker.admit(clock()) {
-            return Err(SendError::Open);
-        }
-        match self.endpoint.connect(only_h1).await {
-            Ok(opened) => {
-                self.breaker.success();
-                Ok(opened)
+    /// Lets `connect` try, if the circuit does.
+    async fn attempt<T>(
+        &self,
+        clock: &WallClock,
+        connect: impl Future<Output = Result<T, crate::BoxError>>,
+    ) -> Result<T, NoConnection> {
+        let attempt = self.breaker.admit(clock.now_ns()).ok_or(NoConnection::Open)?;
+        match connect.await {
+            Ok(connected) => {
+                attempt.success();
+                Ok(connected)
             }
             Err(error) => {
-                self.breaker.failure(clock());
-                Err(SendError::Connect(error))
+                attempt.failure(clock.now_ns());
+                Err(NoConnection::Failed(error.into()))
             }
         }
     }
@@ -392,8 +445,15 @@ impl Remote {
 /// See [`Remote::open`].
 enum Opened {
     Place(Place),
-    /// And whether it has been used before.
-    Lease(Lease, bool),
+    Lease(Lease),
+}
+
+/// A connection that has been made.
+enum Another {
+    Session(Arc<Session>),
+    Lease(Lease),
+    /// Of HTTP/1.1, and already among the idle ones.
+    Idle,
 }
 
 fn response(lease: Lease, answer: Answer, headers: HeaderMap) -> Response<Body> {

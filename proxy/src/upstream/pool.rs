@@ -40,10 +40,8 @@ pub(crate) struct Pool {
     open: AtomicUsize,
     open_max: usize,
     idle_max: usize,
-    /// Requests that wait for a connection, all of which are in use.
-    waiting: AtomicUsize,
     /// Told when one of the connections is free.
-    freed: Notify,
+    freed: Freed,
 }
 
 struct Idle {
@@ -61,8 +59,7 @@ impl Pool {
             open: AtomicUsize::new(0),
             open_max,
             idle_max: (IDLE_MAX / pools.max(1)).max(1),
-            waiting: AtomicUsize::new(0),
-            freed: Notify::new(),
+            freed: Freed::default(),
         }
     }
 
@@ -92,32 +89,13 @@ impl Pool {
         if let Some(slot) = self.slot() {
             return Some(Reserved::Slot(slot));
         }
-        let _waiting = Waiting::new(&self.waiting);
-        let free = async {
-            loop {
-                let freed = self.freed.notified();
-                if let Some(lease) = self.take() {
-                    return Reserved::Lease(lease);
-                }
-                if let Some(slot) = self.slot() {
-                    return Reserved::Slot(slot);
-                }
-                freed.await;
-            }
-        };
-        timeout(wait, free).await.ok()
+        let free = || self.take().map(Reserved::Lease).or_else(|| self.slot().map(Reserved::Slot));
+        timeout(wait, self.freed.wait(free)).await.ok()
     }
 
     fn slot(self: &Arc<Self>) -> Option<Slot> {
         let is_free = |open: usize| (open < self.open_max).then_some(open + 1);
         self.open.fetch_update(SeqCst, SeqCst, is_free).ok().map(|_| Slot(self.clone()))
-    }
-
-    /// A connection is free.
-    fn tell(&self) {
-        if self.waiting.load(SeqCst) > 0 {
-            self.freed.notify_one();
-        }
     }
 
     /// Ages idle connections and closes the old and dead ones. Called once a second.
@@ -130,7 +108,7 @@ impl Pool {
         });
         self.open.fetch_sub(before - idle.len(), SeqCst);
         drop(idle);
-        self.tell();
+        self.freed.tell();
         self.sessions.sweep();
     }
 }
@@ -139,6 +117,42 @@ impl Pool {
 pub(crate) enum Reserved {
     Slot(Slot),
     Lease(Lease),
+}
+
+/// Those who wait for something that others use up: a connection, a place on one.
+#[derive(Default)]
+pub(crate) struct Freed {
+    waiting: AtomicUsize,
+    notify: Notify,
+}
+
+impl Freed {
+    /// One of it is free: who waits the longest is told.
+    pub(crate) fn tell(&self) {
+        if self.waiting.load(SeqCst) > 0 {
+            self.notify.notify_one();
+        }
+    }
+
+    /// There may be enough for all that wait.
+    pub(crate) fn tell_all(&self) {
+        self.notify.notify_waiters();
+    }
+
+    /// Looks at once, and whenever it is told, until something is found.
+    ///
+    /// # Cancel safety
+    /// Who has been told and goes before it has looked leaves the word to the next.
+    pub(crate) async fn wait<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
+        let _waiting = Waiting::new(&self.waiting);
+        loop {
+            let told = self.notify.notified();
+            if let Some(found) = look() {
+                return found;
+            }
+            told.await;
+        }
+    }
 }
 
 struct Waiting<'a>(&'a AtomicUsize);
@@ -173,7 +187,7 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, SeqCst);
-        self.0.tell();
+        self.0.freed.tell();
     }
 }
 
@@ -192,6 +206,11 @@ impl Lease {
     /// See [`Connection::begin_again`].
     pub(crate) fn begin_again(&mut self, sending: Sending) {
         self.connection.begin_again(sending);
+    }
+
+    /// Whether an earlier request was answered on this connection, so that the shard may have tired of it.
+    pub(crate) fn has_served(&self) -> bool {
+        self.connection.has_served()
     }
 
     /// See [`Connection::unanswered`].

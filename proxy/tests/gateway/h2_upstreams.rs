@@ -19,11 +19,8 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use proxy::{Body, Gateway, RemoteOptions, ShardOptions, Upstream};
-use tokio::{
-    io::AsyncWriteExt,
-    sync::mpsc::{UnboundedReceiver, unbounded_channel},
-};
+use proxy::{Body, Gateway, GatewayOptions, Limits, RemoteOptions, ShardOptions, Upstream};
+use tokio::io::AsyncWriteExt;
 use tokio_rustls::TlsAcceptor;
 
 fn h2c(address: SocketAddr) -> ShardOptions {
@@ -111,47 +108,28 @@ async fn the_shard_decides_whether_the_body_is_sent() {
     assert!(seen.starts_with("HTTP/1.1 403"), "{seen}");
 }
 
-/// A shard on which the test answers each request itself; it allows so many streams per connection.
-async fn scripted(streams: u8) -> (SocketAddr, UnboundedReceiver<(usize, u32, Arc<tokio::sync::Mutex<Wire>>)>) {
-    let (requests, inbox) = unbounded_channel();
-    let address = raw_upstream(move |socket, number| {
-        let requests = requests.clone();
-        async move {
-            let (read, mut write) = socket.into_split();
-            write.write_all(&frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, streams])).await.unwrap();
-            let wire = Arc::new(tokio::sync::Mutex::new(Wire(write)));
-            let mut reader = Requests::new(read);
-            while let Some(stream) = reader.next().await {
-                let _ = requests.send((number, stream, wire.clone()));
-            }
-        }
-    })
-    .await;
-    (address, inbox)
-}
-
 /// PX-05: watches use up the streams of connections, and nobody waits for that.
 #[tokio::test]
-async fn a_full_connection_is_not_waited_for() {
-    let (address, mut inbox) = scripted(4).await;
+async fn a_full_connection_is_not_waited_for_and_a_free_place_is_used() {
+    let (address, mut inbox) = scripted(|_| Some(4)).await;
     let gateway = Gateway::start(options(vec![h2c(address)])).unwrap();
     let mut client = h2(&gateway).await;
     let mut watches = Vec::new();
     let mut connections = Vec::new();
-    for _ in 0..10 {
-        let watch = client.send_request(get_h2("/clusters/a/api/v1/pods?watch=1"));
-        let (number, stream, wire) = inbox.recv().await.unwrap();
-        connections.push(number);
-        wire.lock().await.send(HEADERS, END_HEADERS, stream, OK).await;
-        let watch = tokio::spawn(watch);
+    for _ in 0..8 {
+        let watch = tokio::spawn(client.send_request(get_h2("/clusters/a/api/v1/pods?watch=1")));
+        let asked = inbox.request().await;
+        connections.push(asked.connection);
+        asked.begin().await;
         watches.push(watch.await.unwrap().unwrap());
     }
-    assert_eq!(connections, [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]);
-    drop(watches.drain(..4));
-    // A place that has become free is used again.
+    assert_eq!(connections, [0, 0, 0, 0, 1, 1, 1, 1]);
+    drop(watches.remove(2));
+    metric_becomes(&gateway, "fairgate_requests_in_flight", 7.0).await;
     let answer = tokio::spawn(client.send_request(get_h2("/clusters/a/api")));
-    let (_, stream, wire) = inbox.recv().await.unwrap();
-    wire.lock().await.send(HEADERS, END_HEADERS | END_STREAM, stream, OK).await;
+    let asked = inbox.request().await;
+    assert_eq!(asked.connection, 0, "the place of the watch that has ended");
+    asked.answer().await;
     assert_eq!(answer.await.unwrap().unwrap().status(), 200);
 }
 
@@ -159,7 +137,7 @@ async fn a_full_connection_is_not_waited_for() {
 /// another connection.
 #[tokio::test]
 async fn requests_behind_a_goodbye_are_sent_once_more() {
-    let (address, mut inbox) = scripted(100).await;
+    let (address, mut inbox) = scripted(|_| Some(100)).await;
     let gateway = Gateway::start(options(vec![h2c(address)])).unwrap();
     let mut client = h2(&gateway).await;
     let post = Request::post("http://door/clusters/a/api").body(full("written")).unwrap();
@@ -167,22 +145,22 @@ async fn requests_behind_a_goodbye_are_sent_once_more() {
     let mut first = None;
     for request in [get_h2("/clusters/a/api"), get_h2("/clusters/a/api"), post] {
         answers.push(tokio::spawn(client.send_request(request)));
-        let (number, stream, wire) = inbox.recv().await.unwrap();
-        assert_eq!(number, 0);
-        first.get_or_insert((stream, wire));
+        let asked = inbox.request().await;
+        assert_eq!(asked.connection, 0);
+        first.get_or_insert(asked);
     }
-    let (stream, wire) = first.unwrap();
-    wire.lock().await.send(GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 0]).await;
+    let first = first.unwrap();
+    first.goaway(1).await;
     for _ in 0..2 {
-        let (number, stream, wire) = inbox.recv().await.unwrap();
-        assert_eq!(number, 1, "a new connection for both");
-        wire.lock().await.send(HEADERS, END_HEADERS | END_STREAM, stream, OK).await;
+        let asked = inbox.request().await;
+        assert_eq!(asked.connection, 1, "a new connection for both");
+        asked.answer().await;
     }
-    wire.lock().await.send(HEADERS, END_HEADERS | END_STREAM, stream, OK).await;
+    first.answer().await;
     for answer in answers {
         assert_eq!(answer.await.unwrap().unwrap().status(), 200);
     }
-    assert!(inbox.try_recv().is_err(), "each of them once");
+    assert!(inbox.rest().is_empty(), "each of them once");
 }
 
 /// A client that does not read its answer holds up nobody else's on the same connection.
@@ -295,4 +273,46 @@ async fn requests_that_come_at_once_share_a_connection() {
         assert_eq!(client.await.unwrap(), 200);
     }
     assert_eq!(connections.load(SeqCst), 1);
+}
+
+/// The first connection tells that the shard speaks HTTP/1.1; those that others need are made at once, not in a row.
+#[tokio::test]
+async fn the_first_connections_to_a_shard_of_http1_are_made_at_once() {
+    let ca = Ca::new();
+    let mut config = ca.server_config();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    // None but the first gets its handshake before there are four, and none its answer before there are four requests.
+    let (connections, requests) = (Arc::new(tokio::sync::Barrier::new(3)), Arc::new(tokio::sync::Barrier::new(4)));
+    let address = raw_upstream(move |socket, number| {
+        let (acceptor, connections, requests) = (acceptor.clone(), connections.clone(), requests.clone());
+        async move {
+            if number > 0 {
+                connections.wait().await;
+            }
+            let stream = acceptor.accept(socket).await.unwrap();
+            let service = service_fn(move |_: Request<Incoming>| {
+                let requests = requests.clone();
+                async move {
+                    requests.wait().await;
+                    Ok::<_, Infallible>(ok("ok"))
+                }
+            });
+            let builder = hyper::server::conn::http1::Builder::new();
+            let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+        }
+    })
+    .await;
+    let url = format!("https://localhost:{}", address.port());
+    let remote = RemoteOptions { url, protocol: Protocol::Auto, tls: Some(Arc::new(ca.client_config())) };
+    let limits = Limits { connect_timeout: 2 * PATIENCE, ..Limits::default() };
+    let shards = vec![shard(Upstream::Remote(remote))];
+    let gateway = Gateway::start(GatewayOptions { limits, ..options(shards) }).unwrap();
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let mut client = h1(&gateway).await;
+        clients.spawn(async move { client.send_request(get("/clusters/a/api")).await.unwrap().status() });
+    }
+    let answers = tokio::time::timeout(PATIENCE, clients.join_all()).await.expect("one waits for the other");
+    assert_eq!(answers, [StatusCode::OK; 4]);
 }

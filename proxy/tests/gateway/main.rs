@@ -6,6 +6,7 @@ mod exec;
 mod fairness;
 mod faults;
 mod forwarding;
+mod h2_streams;
 mod h2_upstreams;
 mod index;
 mod lifecycle;

@@ -108,6 +108,8 @@ pub(crate) struct Connection<S> {
     keep_alive: bool,
     /// Whether a byte has come since the request began.
     answered: bool,
+    /// Whether any request has been answered.
+    has_served: bool,
     interim: u32,
     /// Why the rest of the request cannot be written. The answer may be there all the same.
     write_error: Option<io::Error>,
@@ -122,9 +124,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             framing: Framing::Done,
             keep_alive: true,
             answered: false,
+            has_served: false,
             interim: 0,
             write_error: None,
         }
+    }
+
+    /// Whether an earlier request was answered on it.
+    pub(crate) fn has_served(&self) -> bool {
+        self.has_served
     }
 
     /// Whether an idle connection can be used: nothing has come on it, not even its end. Looks at what the runtime
@@ -266,6 +274,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 return Err("it switches protocols without being asked");
             }
             if !answer.status.is_informational() {
+                self.has_served = true;
                 self.framing = std::mem::replace(&mut answer.framing, Framing::Done);
                 self.keep_alive &= answer.keep_alive;
                 // Whoever answers instead of asking for the body does not want it.

@@ -24,8 +24,10 @@ use crate::{
 };
 
 /// What is kept of a request's body until the answer begins, so that a request which the shard has not looked at can
-/// be sent once more. Longer ones cannot.
+/// be sent once more. Longer ones cannot, and no more can those in very many parts.
 const REPLAY_MAX: usize = 64 << 10;
+/// What a part that is kept costs beside its bytes.
+const PART_OVERHEAD: usize = 64;
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -111,11 +113,11 @@ impl Outgoing {
         Ok(Self { head, upload, is_repeatable })
     }
 
-    /// Whether it may be sent once more after this; `was_idle` if an earlier request has used the connection.
-    pub(crate) fn may_go_again(&self, failure: &Failure, was_idle: bool) -> bool {
+    /// Whether it may be sent once more after this; `has_served` if an earlier request was answered on the connection.
+    pub(crate) fn may_go_again(&self, failure: &Failure, has_served: bool) -> bool {
         match failure {
             Failure::Unprocessed(_) => self.upload.as_ref().is_none_or(|upload| upload.sent.is_some()),
-            Failure::Broken(error) => self.is_repeatable && was_idle && !error.is_reset(),
+            Failure::Broken(error) => self.is_repeatable && has_served && !error.is_reset(),
             Failure::Malformed(_) | Failure::Upload(_) => false,
         }
     }
@@ -175,7 +177,8 @@ impl Beginning<'_> {
         }
         let (head, recv) = ready!(Pin::new(&mut self.response).poll(cx))?.into_parts();
         let place = self.place.take().expect("an answer has one head");
-        place.0.heard.store(true, Relaxed);
+        place.heard();
+        place.0.has_served.store(true, Relaxed);
         // Whoever answers instead of asking for the body does not want it.
         let upload = self.outgoing.upload.take().filter(|upload| upload.hold.is_none());
         let upload = self.stream.take().zip(upload).filter(|(_, upload)| !upload.is_over);
@@ -213,7 +216,7 @@ impl Upload {
 
     /// Keeps a part that is about to be sent, if it is not too much.
     fn keep(&mut self, part: &Bytes) {
-        self.sent_bytes += part.len();
+        self.sent_bytes += PART_OVERHEAD + part.len();
         if self.sent_bytes > REPLAY_MAX {
             self.sent = None;
         }
@@ -295,6 +298,12 @@ impl Upload {
     }
 }
 
+/// The error of an answer that has no end. In words only: hyper would reset the client's stream for the same reason as
+/// the shard, and after NO_ERROR and CANCEL there are clients that take what they have for all (hyper is one).
+fn broken_off(error: &h2::Error) -> BoxError {
+    format!("the shard broke its answer off: {error}").into()
+}
+
 /// Fields of a trailer section that may be passed on.
 fn passable(trailers: HeaderMap) -> HeaderMap {
     trailers.iter().filter(|(name, _)| !hop::is_framing(name)).map(|(n, v)| (n.clone(), v.clone())).collect()
@@ -321,15 +330,15 @@ impl Exchange {
         let Some(recv) = &mut self.recv else { return Poll::Ready(None) };
         let frame = match ready!(recv.poll_data(cx)) {
             Some(Ok(data)) => {
-                self.place.0.heard.store(true, Relaxed);
+                self.place.heard();
                 // More of the answer may come while this part is on its way to the client.
                 let _ = recv.flow_control().release_capacity(data.len());
                 Some(Ok(Frame::data(data)))
             }
-            Some(Err(error)) => Some(Err(error.into())),
+            Some(Err(error)) => Some(Err(broken_off(&error))),
             None => match ready!(recv.poll_trailers(cx)) {
                 Ok(trailers) => trailers.map(|trailers| Ok(Frame::trailers(passable(trailers)))),
-                Err(error) => Some(Err(error.into())),
+                Err(error) => Some(Err(broken_off(&error))),
             },
         };
         if frame.as_ref().is_none_or(|f| f.as_ref().is_ok_and(Frame::is_trailers) || f.is_err()) || recv.is_end_stream()
@@ -342,5 +351,24 @@ impl Exchange {
     /// Whether the last byte of the answer has been read and passed on.
     pub(crate) fn is_done(&self) -> bool {
         self.recv.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_for_another_try_is_bounded_in_bytes_and_in_parts() {
+        for part in [Bytes::from_static(b"x"), Bytes::from(vec![b'x'; 1000])] {
+            let mut upload = Upload::new(Body::empty(), None);
+            let mut kept = 0;
+            while upload.sent.is_some() {
+                upload.keep(&part);
+                kept += 1;
+                assert!(kept <= 1024, "parts of {} bytes", part.len());
+            }
+            assert!(kept * (part.len() + PART_OVERHEAD) > REPLAY_MAX, "{kept} parts of {} bytes", part.len());
+        }
     }
 }

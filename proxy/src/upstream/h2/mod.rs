@@ -5,34 +5,46 @@
 //!
 //! # Invariants
 //! * No session has more streams than the shard allows: the first request waits for the shard's settings.
+//! * Who waits for a session to be opened is served by whatever is free first. One is opened at a time, for all.
 //! * The window of a connection is as large as those of all its streams together: an answer whose client does not read
 //!   holds up no other.
 //! * A session is given out only while it takes new streams; after GOAWAY it ends with its last one.
 //! * A session on which nothing comes after a ping ends, and with it every stream on it (PX-04).
 
 mod exchange;
+#[cfg(test)]
+mod tests;
 
 use std::{
-    future::{Future as _, poll_fn},
+    future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed},
     },
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use bytes::Bytes;
+use futures_util::{
+    FutureExt,
+    future::{BoxFuture, Shared, WeakShared},
+};
 use h2::{
     Ping, PingPong,
     client::{Builder, Connection, SendRequest},
 };
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    time::{Instant, sleep, timeout},
+};
 
 pub(crate) use self::exchange::{Exchange, Failure, Outgoing};
 use super::{
+    NoConnection,
     connect::{Endpoint, Stream},
-    pool::Slot,
+    pool::{Freed, Slot},
 };
 use crate::{BoxError, h2::Deferred, io::Probes};
 
@@ -48,18 +60,28 @@ const FRAME_MAX: u32 = 16 << 10;
 const HEAD_MAX: u32 = 64 << 10;
 /// What h2 gathers of one request's body before it is written.
 const SEND_BUFFER: usize = 64 << 10;
+/// Streams that we have reset and still know, and for how long. A shard goes on for a moment with an answer that nobody
+/// wants any more. What comes on a stream that h2 has forgotten it takes for a fault, and after 1024 of these it ends
+/// the connection, and with it the streams of everybody else.
+const RESETS_KNOWN: usize = 4096;
+const RESETS_KNOWN_FOR: Duration = Duration::from_secs(5);
 /// Sweeps a session without streams survives; as for HTTP/1.1.
 const IDLE_SWEEPS: u8 = 55;
 
-type Out = Deferred<Stream>;
+/// A connection that is being made, for all that wait for it. The session that it has become, unless the shard speaks
+/// HTTP/1.1: then it is among the idle connections.
+pub(crate) type Opening = Shared<Begun>;
+type Begun = BoxFuture<'static, Begins>;
+type Begins = Result<Option<Arc<Session>>, NoConnection>;
 
 /// The sessions of one worker with one shard.
 #[derive(Default)]
 pub(crate) struct Sessions {
-    /// A std mutex: short sections, never held over an await.
+    /// Std mutexes: short sections, never held over an await.
     list: Mutex<Vec<Arc<Session>>>,
-    /// Held by who opens the next session; the others wait for that one.
-    pub(crate) opening: tokio::sync::Mutex<()>,
+    opening: Mutex<Option<WeakShared<Begun>>>,
+    /// Told when there is a place on a session.
+    freed: Arc<Freed>,
 }
 
 impl Sessions {
@@ -86,6 +108,33 @@ impl Sessions {
         found
     }
 
+    /// The same as soon as there is one. A session on which a stream has ended since is good enough, `but` or not.
+    pub(crate) async fn place(&self, but: Option<&Arc<Session>>) -> Place {
+        let mut is_first = true;
+        let look = || {
+            let others_only = std::mem::take(&mut is_first);
+            self.pick(but).or_else(|| if others_only { None } else { self.pick(None) })
+        };
+        self.freed.wait(look).await
+    }
+
+    /// The connection that is being made, if there is one.
+    pub(crate) fn opening(&self) -> Option<Opening> {
+        let opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.upgrade()?;
+        opening.peek().is_none().then_some(opening)
+    }
+
+    /// The same, or else this one. It goes on when nobody waits any more, because other streams have ended: handshakes
+    /// that are given up cost the shard as much, and there would be one for each request at the edge of what there is.
+    pub(crate) fn join(&self, begin: impl Future<Output = Begins> + Send + 'static) -> Opening {
+        self.opening().unwrap_or_else(|| {
+            let opening = begin.boxed().shared();
+            *self.opening.lock().unwrap_or_else(PoisonError::into_inner) = opening.downgrade();
+            tokio::spawn(opening.clone());
+            opening
+        })
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }
@@ -95,7 +144,7 @@ impl Sessions {
         self.lock().retain(|session| {
             let age = if session.streams.load(Relaxed) == 0 { session.age.load(Relaxed).saturating_add(1) } else { 0 };
             session.age.store(age, Relaxed);
-            age < IDLE_SWEEPS && !matches!(session.room(), Room::Never)
+            age < IDLE_SWEEPS && !session.is_over()
         });
     }
 
@@ -104,7 +153,7 @@ impl Sessions {
     ///
     /// # Errors
     /// Why there is none.
-    pub(crate) async fn open(&self, stream: Stream, slot: Slot, endpoint: &Endpoint) -> Result<Place, BoxError> {
+    pub(crate) async fn open(&self, stream: Stream, slot: Slot, endpoint: &Endpoint) -> Result<Arc<Session>, BoxError> {
         let out = Deferred::new(stream);
         let greet = async {
             let (sender, mut connection) = Builder::new()
@@ -114,6 +163,8 @@ impl Sessions {
                 .max_frame_size(FRAME_MAX)
                 .max_header_list_size(HEAD_MAX)
                 .max_send_buffer_size(SEND_BUFFER)
+                .max_concurrent_reset_streams(RESETS_KNOWN)
+                .reset_stream_duration(RESETS_KNOWN_FOR)
                 // None before the shard's settings say how many.
                 .initial_max_send_streams(0)
                 .handshake(out.clone())
@@ -134,24 +185,33 @@ impl Sessions {
             sender,
             streams: AtomicUsize::new(0),
             heard: AtomicBool::new(false),
+            has_served: AtomicBool::new(false),
             age: AtomicU8::new(0),
+            freed: self.freed.clone(),
         });
-        let place = Place::new(session.clone());
-        let (watched, probes) = (Arc::downgrade(&session), endpoint.probes);
-        self.lock().push(session);
+        let (watched, probes, freed) = (Arc::downgrade(&session), endpoint.probes, self.freed.clone());
+        self.lock().push(session.clone());
+        self.freed.tell_all();
         tokio::spawn(async move {
             let _slot = slot;
             let heard = move || watched.upgrade().is_some_and(|session| session.heard.swap(false, Relaxed));
-            if let Err(error) = drive(connection, out, pings, probes, heard).await {
+            if let Err(error) = drive(connection, out, pings, probes, heard, &freed).await {
                 tracing::debug!(%error, "connection to a shard ended");
             }
         });
-        Ok(place)
+        Ok(session)
     }
 }
 
 /// Reads and writes; then what was written leaves in as few pieces as possible.
-fn poll_both(connection: &mut Connection<Out, Bytes>, out: &Out, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+fn poll_both<S>(
+    connection: &mut Connection<Deferred<S>, Bytes>,
+    out: &Deferred<S>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), BoxError>>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let done = Pin::new(connection).poll(cx);
     match out.push(cx) {
         Poll::Ready(Err(error)) if done.is_pending() => Poll::Ready(Err(error.into())),
@@ -160,16 +220,21 @@ fn poll_both(connection: &mut Connection<Out, Bytes>, out: &Out, cx: &mut Contex
 }
 
 /// Drives a connection until it ends or gives no sign of life. `heard` says whether an answer has gone on since it was
-/// asked last: a pong may be stuck behind one.
-async fn drive(
-    mut connection: Connection<Out, Bytes>,
-    out: Out,
+/// asked last: a pong may be stuck behind one. `freed` is told when the shard allows more streams than before.
+async fn drive<S>(
+    mut connection: Connection<Deferred<S>, Bytes>,
+    out: Deferred<S>,
     mut pings: PingPong,
     probes: Probes,
     heard: impl Fn() -> bool,
-) -> Result<(), BoxError> {
+    freed: &Freed,
+) -> Result<(), BoxError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let mut timer = pin!(sleep(probes.after));
     let mut is_pinged = false;
+    let mut streams = connection.max_concurrent_send_streams();
     poll_fn(|cx| {
         while timer.as_mut().poll(cx).is_ready() {
             let is_alive = is_pinged && (matches!(pings.poll_pong(cx), Poll::Ready(Ok(_))) || heard());
@@ -178,6 +243,8 @@ async fn drive(
                 (true, true) => probes.after,
                 (false, _) => {
                     heard();
+                    // A pong that came late is no answer to this ping.
+                    let _ = pings.poll_pong(cx);
                     // Refused while an earlier pong is still out; that one will do.
                     let _ = pings.send_ping(Ping::opaque());
                     probes.patience
@@ -186,7 +253,12 @@ async fn drive(
             is_pinged = !is_pinged;
             timer.as_mut().reset(Instant::now() + next);
         }
-        poll_both(&mut connection, &out, cx)
+        let done = poll_both(&mut connection, &out, cx);
+        let before = std::mem::replace(&mut streams, connection.max_concurrent_send_streams());
+        if streams > before {
+            freed.tell_all();
+        }
+        done
     })
     .await
 }
@@ -197,8 +269,12 @@ pub(crate) struct Session {
     streams: AtomicUsize,
     /// Whether a part of an answer has come since it was asked last.
     heard: AtomicBool,
+    /// Whether any request has been answered on it.
+    has_served: AtomicBool,
     /// Sweeps since the last stream.
     age: AtomicU8,
+    /// See [`Sessions`].
+    freed: Arc<Freed>,
 }
 
 enum Room {
@@ -209,6 +285,11 @@ enum Room {
 }
 
 impl Session {
+    /// Whether it takes no streams any more.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.room(), Room::Never)
+    }
+
     fn room(&self) -> Room {
         let mut sender = self.sender.clone();
         if let Poll::Ready(Err(_)) = sender.poll_ready(&mut Context::from_waker(Waker::noop())) {
@@ -231,10 +312,21 @@ impl Place {
     pub(crate) fn session(&self) -> Arc<Session> {
         self.0.clone()
     }
+
+    /// Whether an earlier request was answered on its session, so that the shard may have tired of it.
+    pub(crate) fn has_served(&self) -> bool {
+        self.0.has_served.load(Relaxed)
+    }
+
+    /// A part of an answer has come.
+    fn heard(&self) {
+        self.0.heard.store(true, Relaxed);
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         self.0.streams.fetch_sub(1, Relaxed);
+        self.0.freed.tell();
     }
 }

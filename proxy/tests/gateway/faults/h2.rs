@@ -14,14 +14,42 @@ use crate::support::frames::*;
 
 /// A field that is in no table.
 fn field(name: &str, value: &str) -> Vec<u8> {
-    let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
     [vec![0], text(name), text(value)].concat()
+}
+
+/// A text behind its length, which RFC 7541 section 5.1 writes in seven bits at a time from 127 on.
+fn text(text: &str) -> Vec<u8> {
+    let length = match text.len().checked_sub(127) {
+        None => vec![u8::try_from(text.len()).unwrap()],
+        Some(more) => vec![127, u8::try_from(more % 128 + 128).unwrap(), u8::try_from(more / 128).unwrap()],
+    };
+    [&length, text.as_bytes()].concat()
 }
 
 fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     let block: Vec<u8> = fields.iter().flat_map(|(name, value)| field(name, value)).collect();
     frame(HEADERS, END_HEADERS, 1, &block)
 }
+
+/// A head that is the end as well.
+fn ended(fields: &[(&str, &str)]) -> Vec<u8> {
+    let mut head = block(fields);
+    head[4] |= END_STREAM;
+    head
+}
+
+/// The head of a 200 with about so many bytes of fields, in as many frames as it takes.
+fn long_head(bytes: usize) -> Vec<u8> {
+    let fields = field("a", &"b".repeat(1000)).repeat(bytes / 1000);
+    let parts: Vec<_> = fields.chunks(16_000).collect();
+    let (last, others) = parts.split_last().unwrap();
+    let others: Vec<u8> = others.iter().flat_map(|part| frame(CONTINUATION, 0, 1, part)).collect();
+    [frame(HEADERS, 0, 1, &[0x88]), others, frame(CONTINUATION, END_HEADERS, 1, last)].concat()
+}
+
+/// What a window cannot grow by.
+const WIDE: &[u8] = &[0x7f, 0xff, 0xff, 0xff];
+const PADDED: u8 = 8;
 
 fn data(text: &str, flags: u8) -> Vec<u8> {
     frame(DATA, flags, 1, text.as_bytes())
@@ -109,6 +137,22 @@ pub(crate) fn table() -> Vec<Row<Script>> {
             Hang,
             Answer(200, "abcd"),
         ),
+        late("a window beyond all bounds", &[frame(WINDOW_UPDATE, 0, 1, WIDE)], Hang, Status(502)),
+        late("a window of the connection beyond all bounds", &[frame(WINDOW_UPDATE, 0, 0, WIDE)], Hang, Status(502)),
+        late("a window that grows by nothing", &[frame(WINDOW_UPDATE, 0, 1, &[0; 4])], Hang, Status(502)),
+        late("a setting beyond its bounds", &[frame(SETTINGS, 0, 0, &[0, 4, 0xff, 0, 0, 0])], Hang, Status(502)),
+        late("a ping of the wrong length", &[frame(PING, 0, 0, b"?")], Hang, Status(502)),
+        late("a reset of a stream that there is not", &[frame(RST_STREAM, 0, 9, &[0; 4])], Hang, Status(502)),
+        late("more padding than frame", &[ok(), frame(DATA, PADDED, 1, &[9, 0])], Hang, Broken),
+        late("a head of 80 KB", &[long_head(80_000)], Hang, Status(502)),
+        late("a head of 12 KB", &[long_head(12_000), data("abcd", END_STREAM)], Hang, Answer(200, "abcd")),
+        late("nothing but a head", &[ended(&[(":status", "200"), ("a", "b")])], Hang, Answer(200, "")),
+        late("trailers", &[ok(), data("abcd", 0), ended(&[("a", "b")])], Hang, Answer(200, "abcd")),
+        late("trailers that are not the end", &[ok(), data("ab", 0), block(&[("a", "b")])], Hang, Broken),
+        late("trailers with a status", &[ok(), data("ab", 0), ended(&[(":status", "200")])], Hang, Answer(200, "ab")),
+        late("a body behind its end", &[ok(), data("abcd", END_STREAM), data("ef", 0)], Hang, Answer(200, "abcd")),
+        late("an answer twice", &[ok(), data("abcd", END_STREAM), ok()], Hang, Answer(200, "abcd")),
+        late("a length of no number", &[block(&[(":status", "200"), ("content-length", "x")])], Hang, Status(502)),
         late("switches protocols", &[block(&[(":status", "101")])], Hang, Status(502)),
         late("no length", &[ok(), data("ab", 0), data("cd", END_STREAM)], Hang, Answer(200, "abcd")),
         late("half a body", &[sized(), data("ab", 0)], Close, Broken),

@@ -1,9 +1,18 @@
 //! HTTP/2, frame by frame, from a shard's side.
 
+use std::{net::SocketAddr, sync::Arc};
+
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
-    net::tcp::{OwnedReadHalf, OwnedWriteHalf},
+    net::tcp::OwnedWriteHalf,
+    sync::{
+        Mutex,
+        mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    },
+    time::timeout,
 };
+
+use super::{PATIENCE, raw_upstream};
 
 pub const DATA: u8 = 0;
 pub const HEADERS: u8 = 1;
@@ -12,6 +21,7 @@ pub const SETTINGS: u8 = 4;
 pub const PUSH_PROMISE: u8 = 5;
 pub const PING: u8 = 6;
 pub const GOAWAY: u8 = 7;
+pub const WINDOW_UPDATE: u8 = 8;
 pub const CONTINUATION: u8 = 9;
 pub const END_STREAM: u8 = 1;
 pub const ACK: u8 = 1;
@@ -25,15 +35,6 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 /// The head of a 200.
 pub const OK: &[u8] = &[0x88];
 
-/// The shard's side of a connection.
-pub struct Wire(pub OwnedWriteHalf);
-
-impl Wire {
-    pub async fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-        self.0.write_all(&frame(kind, flags, stream, payload)).await.unwrap();
-    }
-}
-
 /// The next frame: its type, flags, stream and payload.
 pub async fn next(read: &mut (impl AsyncRead + Unpin)) -> Option<(u8, u8, u32, Vec<u8>)> {
     let mut head = [0; 9];
@@ -44,26 +45,114 @@ pub async fn next(read: &mut (impl AsyncRead + Unpin)) -> Option<(u8, u8, u32, V
     Some((head[3], head[4], u32::from_be_bytes([head[5], head[6], head[7], head[8]]), payload))
 }
 
-/// The requests of a connection whose frames nobody acknowledges.
-pub struct Requests {
-    read: OwnedReadHalf,
-    greeted: bool,
+/// One frame of the gateway, and the way to answer on its connection.
+pub struct Heard {
+    /// The number of the connection, from 0 on.
+    pub connection: usize,
+    pub kind: u8,
+    pub flags: u8,
+    pub stream: u32,
+    pub payload: Vec<u8>,
+    wire: Arc<Mutex<OwnedWriteHalf>>,
 }
 
-impl Requests {
-    pub fn new(read: OwnedReadHalf) -> Self {
-        Self { read, greeted: false }
+impl Heard {
+    /// Sends a frame on that connection; the gateway may have left.
+    pub async fn send(&self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        let _ = self.wire.lock().await.write_all(&frame(kind, flags, stream, payload)).await;
     }
 
-    /// The stream of the next one.
-    pub async fn next(&mut self) -> Option<u32> {
-        if !std::mem::replace(&mut self.greeted, true) {
-            self.read.read_exact(&mut [0; 24]).await.ok()?;
-        }
-        loop {
-            if let (HEADERS, _, stream, _) = next(&mut self.read).await? {
-                return Some(stream);
+    /// A whole answer, of a head.
+    pub async fn answer(&self) {
+        self.send(HEADERS, END_HEADERS | END_STREAM, self.stream, OK).await;
+    }
+
+    /// The head of an answer that goes on.
+    pub async fn begin(&self) {
+        self.send(HEADERS, END_HEADERS, self.stream, OK).await;
+    }
+
+    pub async fn data(&self, text: &str, flags: u8) {
+        self.send(DATA, flags, self.stream, text.as_bytes()).await;
+    }
+
+    pub async fn reset(&self, reason: u32) {
+        self.send(RST_STREAM, 0, self.stream, &reason.to_be_bytes()).await;
+    }
+
+    /// Says goodbye: streams behind `last` have not been looked at.
+    pub async fn goaway(&self, last: u32) {
+        self.send(GOAWAY, 0, 0, &[last.to_be_bytes(), [0; 4]].concat()).await;
+    }
+
+    /// Allows so many streams on that connection from now on.
+    pub async fn allow(&self, streams: u8) {
+        self.send(SETTINGS, 0, 0, &streams_max(streams)).await;
+    }
+}
+
+/// The setting of how many streams a connection may have.
+pub fn streams_max(streams: u8) -> Vec<u8> {
+    vec![0, 3, 0, 0, 0, streams]
+}
+
+/// What a scripted shard hears.
+pub struct Inbox(UnboundedReceiver<Heard>);
+
+impl Inbox {
+    /// The next frame of this kind; those of other kinds before it are forgotten.
+    pub async fn next(&mut self, kind: u8) -> Heard {
+        let found = async {
+            loop {
+                let heard = self.0.recv().await.expect("the shard lives as long as its test");
+                if heard.kind == kind {
+                    return heard;
+                }
             }
+        };
+        timeout(PATIENCE, found).await.unwrap_or_else(|_| panic!("no frame of type {kind} comes"))
+    }
+
+    /// The next request.
+    pub async fn request(&mut self) -> Heard {
+        self.next(HEADERS).await
+    }
+
+    /// The requests that have come and not been asked for.
+    pub fn rest(&mut self) -> Vec<Heard> {
+        std::iter::from_fn(|| self.0.try_recv().ok()).filter(|heard| heard.kind == HEADERS).collect()
+    }
+}
+
+/// A shard on which the test answers each request itself. `streams` says how many each of its connections allows;
+/// `None`: it does not greet on that one.
+pub async fn scripted(streams: impl Fn(usize) -> Option<u8> + Send + Sync + 'static) -> (SocketAddr, Inbox) {
+    let (frames, inbox) = unbounded_channel();
+    let address = raw_upstream(move |socket, connection| {
+        let (frames, streams) = (frames.clone(), streams(connection));
+        async move {
+            let (mut read, mut write) = socket.into_split();
+            if let Some(streams) = streams {
+                write.write_all(&frame(SETTINGS, 0, 0, &streams_max(streams))).await.unwrap();
+            }
+            listen(&mut read, connection, &Arc::new(Mutex::new(write)), &frames).await;
         }
+    })
+    .await;
+    (address, Inbox(inbox))
+}
+
+/// Passes on what comes; nothing is acknowledged.
+async fn listen(
+    read: &mut (impl AsyncRead + Unpin),
+    connection: usize,
+    wire: &Arc<Mutex<OwnedWriteHalf>>,
+    frames: &UnboundedSender<Heard>,
+) {
+    if read.read_exact(&mut [0; 24]).await.is_err() {
+        return;
+    }
+    while let Some((kind, flags, stream, payload)) = next(read).await {
+        let _ = frames.send(Heard { connection, kind, flags, stream, payload, wire: wire.clone() });
     }
 }
