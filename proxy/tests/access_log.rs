@@ -429,6 +429,52 @@ async fn who_asks_too_often_is_logged_with_level_and_price() {
 }
 
 #[tokio::test]
+async fn a_fault_of_the_gateway_is_told_as_such() {
+    let shard = local(|request: Request<Body>| async move {
+        assert!(!request.uri().path().ends_with("/boom"), "as asked");
+        ok("ok")
+    });
+    let logged = Logged::start(ShardOptions { seats: 1, ..shard }, 0);
+    let path = "/clusters/a/api/v1/namespaces/boom";
+    assert_eq!(once(logged.gateway(), get(path)).await.0, StatusCode::INTERNAL_SERVER_ERROR);
+    let answer = h2(logged.gateway()).await.send_request(get_h2(path)).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    let lines = logged.lines(2).await;
+    for line in &lines {
+        check(line, serde_json::json!({ "outcome": "panic", "status": 500, "name": "boom", "shard": "root" }));
+    }
+    let phase = r#"fairgate_request_phase_duration_seconds_count{phase="total",verb="GET",outcome="panic"}"#;
+    let text = admin(logged.gateway(), "/metrics").await;
+    assert_eq!((sum(&text, "fairgate_request_panics_total"), sum(&text, phase)), (2.0, 2.0));
+    assert_eq!(once(logged.gateway(), get("/clusters/a/api")).await.0, StatusCode::OK, "the only seat is free");
+}
+
+/// The first request finds nobody; those of the moment after it are not even tried.
+#[tokio::test]
+async fn a_shard_that_is_not_asked_is_told_from_one_that_does_not_accept() {
+    let nobody = listener().local_addr().unwrap();
+    let logged = Logged::start(remote(nobody), AccessLog::MILLION);
+    let (connect, open) = ("upstream-error:connect", "upstream-error:circuit-open");
+    let mut lines = Vec::new();
+    while !lines.iter().any(|line: &Value| line["outcome"] == open) {
+        assert!(lines.len() < 100, "{lines:#?}");
+        assert_eq!(once(logged.gateway(), get("/clusters/a/api")).await.0, StatusCode::SERVICE_UNAVAILABLE);
+        lines = logged.lines(lines.len() + 1).await;
+    }
+    check(&lines[0], serde_json::json!({ "outcome": connect, "status": 503, "queueWaitMs": 0.0, "shard": "root" }));
+    let last = lines.last().unwrap();
+    check(last, serde_json::json!({ "outcome": open, "status": 503, "firstByteMs": null, "shard": "root" }));
+    let text = admin(logged.gateway(), "/metrics").await;
+    for (reason, outcome) in [("connect", connect), ("circuit-open", open)] {
+        let label = format!("reason=\"{reason}\"");
+        let counted = text.lines().filter(|l| l.starts_with("fairgate_shard_errors_total{") && l.contains(&label));
+        let counted: f64 = counted.map(|l| l.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum();
+        let told = lines.iter().filter(|line| line["outcome"] == outcome).count();
+        assert_eq!(counted, told as f64, "{reason}");
+    }
+}
+
+#[tokio::test]
 async fn whom_a_token_stands_for_is_not_guessed() {
     let logged = Logged::start(local(|_| async { ok("ok") }), AccessLog::MILLION);
     let mut request = get("/clusters/a/api");

@@ -1,8 +1,16 @@
-//! Which requests are logged.
+//! Which requests are logged, and what is said of one that no test from outside can bring about.
 
+use std::{convert::Infallible, net::TcpListener, time::Instant};
+
+use fairness::{WatchOptions, WatchTracker};
 use http::StatusCode;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 use super::*;
+use crate::{Body, Gateway, GatewayOptions, Limits, LocalService, ShardOptions, Upstream, clock::WallClock};
 
 fn quota(max: u32) -> Quota {
     Quota { max, used: 0.into() }
@@ -82,4 +90,63 @@ fn what_counts_as_wrong() {
         (trail.outcome, trail.is_stream) = (outcome, is_stream);
         assert_eq!(is_wrong(&trail), want, "{outcome:?} {code:?} {is_stream}");
     }
+}
+
+/// There may be 20,000 watches; here, one.
+#[tokio::test]
+async fn one_watch_too_many_is_rejected_and_told_as_such() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("access.log");
+    let watch = |_| {
+        let events = futures_util::stream::pending::<Result<http_body::Frame<bytes::Bytes>, Infallible>>();
+        std::future::ready(Ok(http::Response::new(Body::new(http_body_util::StreamBody::new(events)))))
+    };
+    let upstream = Upstream::Local(LocalService::new(tower::service_fn(watch)));
+    let listener = || TcpListener::bind("127.0.0.1:0").unwrap();
+    let sink = config::Sink::File(file.clone());
+    let empty = "{ apiVersion: v1, kind: List, items: [] }";
+    let fairness = config::FairnessConfig::parse(empty, std::path::Path::new("fairness.yaml")).unwrap();
+    let options = GatewayOptions {
+        listener: listener(),
+        tls: None,
+        admin: listener(),
+        workers: 1,
+        anonymous: true,
+        drop_groups: Vec::new(),
+        shards: vec![ShardOptions { name: "root".into(), seats: 10, upstream, observers: None }],
+        fairness: Some(fairness),
+        compat: config::Compat::Fairgate,
+        directory: crate::Directory::Static,
+        limits: Limits::default(),
+        access_log: Some(config::AccessLog { sink, per_million: 1_000_000, errors_per_second: 0 }),
+        healthy: None,
+    };
+    let one = WatchOptions { per_workspace_max: 1, ..WatchOptions::default() };
+    let gateway = Gateway::start_with(options, WallClock::new(), |core| core.watches = WatchTracker::new(one)).unwrap();
+    let ask = async |address, path: &str, head: &str| {
+        let mut socket = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: d\r\nconnection: close\r\n\r\n");
+        socket.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        while !String::from_utf8_lossy(&answer).contains(head) && socket.read_buf(&mut answer).await.unwrap() > 0 {}
+        (socket, String::from_utf8(answer).unwrap())
+    };
+    let path = "/clusters/a/api/v1/pods?watch=1";
+    let (_first, answer) = ask(gateway.address(), path, "\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let (_, answer) = ask(gateway.address(), path, "nothing like it").await;
+    assert!(answer.starts_with("HTTP/1.1 429") && answer.to_lowercase().contains("retry-after: 1"), "{answer}");
+    let deadline = Instant::now() + std::time::Duration::from_secs(20);
+    let line = loop {
+        let text = std::fs::read_to_string(&file).unwrap();
+        if let Some(line) = text.lines().next() {
+            break serde_json::from_str::<serde_json::Value>(line).unwrap();
+        }
+        assert!(Instant::now() < deadline, "nothing is logged");
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    };
+    assert_eq!((&line["outcome"], &line["status"]), (&"rejected:watches".into(), &429.into()), "{line:#}");
+    let (_, metrics) = ask(gateway.admin_address(), "/metrics", "nothing like it").await;
+    let series = r#"fairgate_request_phase_duration_seconds_count{phase="total",verb="WATCH",outcome="rejected"} 1"#;
+    assert!(metrics.contains(series), "{metrics}");
 }
