@@ -137,7 +137,12 @@ pub(crate) fn table() -> Vec<Row<Script>> {
             Hang,
             Answer(200, "abcd"),
         ),
-        late("a window beyond all bounds", &[frame(WINDOW_UPDATE, 0, 1, WIDE)], Hang, Status(502)),
+        late(
+            "a window beyond all bounds, of a request that is whole",
+            &[frame(WINDOW_UPDATE, 0, 1, WIDE), ok(), data("abcd", END_STREAM)],
+            Hang,
+            Answer(200, "abcd"),
+        ),
         late("a window of the connection beyond all bounds", &[frame(WINDOW_UPDATE, 0, 0, WIDE)], Hang, Status(502)),
         late("a window that grows by nothing", &[frame(WINDOW_UPDATE, 0, 1, &[0; 4])], Hang, Status(502)),
         late("a setting beyond its bounds", &[frame(SETTINGS, 0, 0, &[0, 4, 0xff, 0, 0, 0])], Hang, Status(502)),
