@@ -74,6 +74,8 @@ fn requests() -> impl Strategy<Value = (String, String, String, String, String)>
             "timeout=1s",
             "propagationPolicy=Orphan",
             "hash=AA",
+            "fieldManager=m",
+            "force=true",
         ],
         "&",
         4,
@@ -87,6 +89,7 @@ fn requests() -> impl Strategy<Value = (String, String, String, String, String)>
             "application/json-patch+json",
             "application/merge-patch+json",
             "application/strategic-merge-patch+json",
+            "application/apply-patch+yaml",
         ][..],
     )
     .prop_map(str::to_owned);
@@ -106,6 +109,9 @@ fn requests() -> impl Strategy<Value = (String, String, String, String, String)>
             "{\"metadata\":null}",
             "[{\"op\":\"test\",\"path\":\"/a\",\"value\":1}]",
             "{\"data\":{\"$patch\":\"replace\"}}",
+            "apiVersion: v1\nkind: ConfigMap\n",
+            "metadata: {name: a, managedFields: [{operation: Apply, fieldsType: FieldsV1, fieldsV1: {'f:a': 1}}]}\n",
+            "{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"metadata\":{\"finalizers\":[1,1]},\"data\":[]}",
         ],
         "",
         5,

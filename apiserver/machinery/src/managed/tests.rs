@@ -216,7 +216,36 @@ fn wish() -> impl Strategy<Value = Value> {
     })
 }
 
+/// Any JSON, with names that mean something.
+fn tree() -> impl Strategy<Value = Value> {
+    let names = ["metadata", "data", "labels", "finalizers", "ownerReferences", "uid", "managedFields", "annotations"];
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        (0..3).prop_map(Value::from),
+        "[ab]?".prop_map(Value::from)
+    ];
+    leaf.prop_recursive(4, 24, 4, move |below| {
+        prop_oneof![
+            prop::collection::vec(below.clone(), 0..3).prop_map(Value::from),
+            prop::collection::btree_map(prop::sample::select(names.to_vec()), below, 0..4).prop_map(|map| json!(map)),
+        ]
+    })
+}
+
 proptest! {
+    /// Whatever is sent, there is an object of the kind or a refusal, and the object can be applied once more.
+    #[test]
+    fn any_configuration(metadata in tree(), data in tree(), live in wish()) {
+        let live = applied(None, live, by("m"), false).unwrap();
+        let rest = json!({"metadata": metadata, "data": data});
+        for live in [None, Some(&live)] {
+            if let Ok(new) = applied(live, rest.clone(), by("n"), true) {
+                prop_assert!(is_same(&applied(Some(&new), rest.clone(), by("n"), false).unwrap(), &new));
+            }
+        }
+    }
+
     #[test]
     fn laws_of_apply(steps in prop::collection::vec((wish(), 0..4_usize, any::<bool>()), 1..8), last in wish()) {
         let mut live: Option<Value> = None;

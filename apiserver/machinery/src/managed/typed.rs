@@ -298,8 +298,12 @@ impl Kind {
             Form::Items(field) => {
                 let mut seen = BTreeSet::new();
                 for (i, item) in items(Some(value)).iter().enumerate() {
+                    if item.is_null() {
+                        faults.push(format!("{path}: element {i}: associative list may not have a null element"));
+                        continue;
+                    }
                     if let Merge::ByKey(key) = field.merge
-                        && item.get(key).is_none()
+                        && item.get(key).is_none_or(Value::is_null)
                     {
                         faults.push(format!(
                             "{path}: element {i}: associative list with keys has an element that omits key field {key:?}"
