@@ -41,7 +41,7 @@ impl AccessLog {
 pub(crate) struct RawAccessLog {
     file: String,
     sample: Option<f64>,
-    errors_per_second: Option<u32>,
+    errors_per_second: Option<i64>,
 }
 
 /// `None` when something is wrong with it, which `faults` tells. A file's name counts from `directory`.
@@ -59,12 +59,12 @@ pub(crate) fn check(raw: &RawAccessLog, directory: &Path, faults: &mut Faults<'_
     if !in_range {
         faults.add("accessLog.sample", format!("is {sample}; want the logged share of requests, from 0 to 1"));
     }
-    let errors_per_second = raw.errors_per_second.unwrap_or(AccessLog::ERRORS_DEFAULT);
-    if errors_per_second > AccessLog::ERRORS_MAX {
-        let message = format!("is {errors_per_second}; want 0 to {}", AccessLog::ERRORS_MAX);
-        faults.add("accessLog.errorsPerSecond", message);
+    let given = raw.errors_per_second.unwrap_or(AccessLog::ERRORS_DEFAULT.into());
+    let errors_per_second = u32::try_from(given).ok().filter(|errors| *errors <= AccessLog::ERRORS_MAX);
+    if errors_per_second.is_none() {
+        faults.add("accessLog.errorsPerSecond", format!("is {given}; want 0 to {}", AccessLog::ERRORS_MAX));
     }
     // In range, so the conversion loses a fraction of a request in a million and nothing else.
     let per_million = (sample * f64::from(AccessLog::MILLION)).round() as u32;
-    in_range.then_some(AccessLog { sink: sink?, per_million, errors_per_second })
+    in_range.then_some(AccessLog { sink: sink?, per_million, errors_per_second: errors_per_second? })
 }

@@ -56,34 +56,53 @@ impl GatewayConfig {
     /// What is in force in a gateway that runs by `self` and has read `to`: all of it but what needs a restart.
     #[must_use]
     pub fn followed_by(&self, to: &Self) -> Self {
-        let shards = to.shards.iter().filter_map(|new| {
-            let running = self.shards.iter().find(|old| old.name == new.name)?;
-            Some(Shard { seats: new.seats, ..running.clone() })
-        });
-        let gone = self.shards.iter().filter(|old| to.shards.iter().all(|new| new.name != old.name));
-        let mut shards: Vec<_> = shards.chain(gone.cloned()).collect();
-        // The order of the start: shards are known by number, and the first one may be the platform's.
-        shards.sort_by_key(|shard| self.shards.iter().position(|old| old.name == shard.name));
         Self {
             workers: self.workers,
             listen: Listen { address: self.listen.address, tls: to.listen.tls.clone() },
             admin: self.admin.clone(),
             authentication: to.authentication.clone(),
-            shards,
+            shards: to.shards.clone(),
             fairness: Fairness {
                 enabled: self.fairness.enabled,
                 file: to.fairness.file.clone(),
                 compat: self.fairness.compat,
             },
             observers: self.observers.clone(),
-            limits: Limits {
-                upstream_connections: self.limits.upstream_connections,
-                connect_timeout: self.limits.connect_timeout,
-                ..to.limits
-            },
-            access_log: self.access_log.clone(),
+            limits: limits_after(&self.limits, &to.limits),
+            access_log: to.access_log.clone(),
             shutdown: to.shutdown,
         }
+    }
+}
+
+/// Those of `to`, but for those of connections to shards, which are read when a shard is made.
+fn limits_after(from: &Limits, to: &Limits) -> Limits {
+    Limits {
+        connections: to.connections,
+        connections_per_address: to.connections_per_address,
+        handshakes: to.handshakes,
+        header_bytes: to.header_bytes,
+        header_count: to.header_count,
+        body_bytes: to.body_bytes,
+        streams: to.streams,
+        resets_per_minute: to.resets_per_minute,
+        control_frames_per_minute: to.control_frames_per_minute,
+        head_timeout: to.head_timeout,
+        idle_timeout: to.idle_timeout,
+        stall_timeout: to.stall_timeout,
+        connection_age: to.connection_age,
+        goaways_per_million: to.goaways_per_million,
+        tunnels: to.tunnels,
+        tunnel_idle_timeout: to.tunnel_idle_timeout,
+        upstream_connections: from.upstream_connections,
+        ping_interval: from.ping_interval,
+        ping_timeout: from.ping_timeout,
+        connect_timeout: from.connect_timeout,
+        request_timeout: to.request_timeout,
+        watch_start_timeout: to.watch_start_timeout,
+        ahead_bytes: to.ahead_bytes,
+        ahead_bytes_per_worker: to.ahead_bytes_per_worker,
+        lookup_wait: to.lookup_wait,
     }
 }
 
@@ -167,7 +186,7 @@ impl Diff {
         };
         let names = ["file", "sample", "errorsPerSecond"];
         for ((name, from), to) in names.into_iter().zip(values(from)).zip(values(to)) {
-            self.add(Effect::Restart, format!("accessLog.{name}"), from, to);
+            self.add(Effect::AtOnce, format!("accessLog.{name}"), from, to);
         }
     }
 
@@ -246,13 +265,13 @@ impl Diff {
         let named = |list: &[Shard], name: &str| list.iter().find(|shard| shard.name == name).cloned();
         for Shard { name, url, seats, protocol, tls } in from {
             let Some(now) = named(to, name) else {
-                self.add(Effect::Restart, format!("shards[{name}]"), url.to_string(), NONE.to_owned());
+                self.add(Effect::AtOnce, format!("shards[{name}]"), url.to_string(), NONE.to_owned());
                 continue;
             };
-            self.add(Effect::Restart, format!("shards[{name}].url"), url.to_string(), now.url.to_string());
+            self.add(Effect::AtOnce, format!("shards[{name}].url"), url.to_string(), now.url.to_string());
             self.add(Effect::AtOnce, format!("shards[{name}].seats"), seats.to_string(), now.seats.to_string());
             let (from, to) = (protocol.to_string(), now.protocol.to_string());
-            self.add(Effect::Restart, format!("shards[{name}].protocol"), from, to);
+            self.add(Effect::AtOnce, format!("shards[{name}].protocol"), from, to);
             let files = |tls: Option<&ShardTls>| match tls {
                 None => [NONE.to_owned(), NONE.to_owned(), NONE.to_owned()],
                 Some(ShardTls { ca_file, client_certificate }) => {
@@ -262,11 +281,11 @@ impl Diff {
             };
             let names = ["caFile", "clientCertificateFile", "clientKeyFile"];
             for ((file, from), to) in names.into_iter().zip(files(tls.as_ref())).zip(files(now.tls.as_ref())) {
-                self.add(Effect::Restart, format!("shards[{name}].tls.{file}"), from, to);
+                self.add(Effect::AtOnce, format!("shards[{name}].tls.{file}"), from, to);
             }
         }
         for Shard { name, url, .. } in to.iter().filter(|shard| named(from, &shard.name).is_none()) {
-            self.add(Effect::Restart, format!("shards[{name}]"), NONE.to_owned(), url.to_string());
+            self.add(Effect::AtOnce, format!("shards[{name}]"), NONE.to_owned(), url.to_string());
         }
     }
 }
@@ -283,7 +302,7 @@ fn time(time: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::{collections::BTreeSet, path::Path};
 
     use super::*;
 
@@ -311,6 +330,7 @@ shutdown: { delay: 1s, grace: 2s }
     #[test]
     fn every_field_is_told_and_what_needs_a_restart_stays() {
         let old = parse(FILE);
+        let mut told = BTreeSet::new();
         for (from, to, line) in [
             ("workers: 2", "workers: 3", "workers: 2 -> 3 (needs a restart)"),
             ("127.0.0.1:1'", "127.0.0.1:9'", "listen.address: 127.0.0.1:1 -> 127.0.0.1:9 (needs a restart)"),
@@ -320,24 +340,58 @@ shutdown: { delay: 1s, grace: 2s }
             ("127.0.0.1:2", "127.0.0.1:9", "admin.address: 127.0.0.1:2 -> 127.0.0.1:9 (needs a restart)"),
             ("anonymous: true", "anonymous: false", "authentication.anonymous: true -> false"),
             ("[ops]", "[ops, dev]", "authentication.dropGroups: [ops] -> [ops, dev]"),
-            ("https://h:1", "https://h:3", "shards[root].url: https://h:1/ -> https://h:3/ (needs a restart)"),
+            ("https://h:1", "https://h:3", "shards[root].url: https://h:1/ -> https://h:3/"),
             ("seats: 600", "seats: 60", "shards[root].seats: 600 -> 60"),
-            ("caFile: s", "caFile: t", "shards[root].tls.caFile: /e/s -> /e/t (needs a restart)"),
-            ("name: amber", "name: blue", "shards[amber]: http://h:2/ -> none (needs a restart)"),
+            ("caFile: s", "caFile: t", "shards[root].tls.caFile: /e/s -> /e/t"),
+            (
+                "caFile: s",
+                "caFile: s, clientCertificateFile: c, clientKeyFile: k",
+                "shards[root].tls.clientCertificateFile: none -> /e/c",
+            ),
+            ("seats: 1 }", "seats: 1, protocol: http2 }", "shards[amber].protocol: auto -> http2"),
+            ("name: amber", "name: blue", "shards[amber]: http://h:2/ -> none"),
+            (
+                "- { name: amber",
+                "- { name: blue, url: 'http://h:3', seats: 1 }\n- { name: amber",
+                "shards[blue]: none -> http://h:3/",
+            ),
             ("90s", "91s", "observers.resyncInterval: 90s -> 91s (needs a restart)"),
             ("enabled: true", "enabled: false", "fairness.enabled: true -> false (needs a restart)"),
             ("file: f", "file: g", "fairness.file: /e/f -> /e/g"),
             ("compat: fairgate", "compat: upstream", "fairness.compat: fairgate -> upstream (needs a restart)"),
+            ("8m", "8m, connections: 9000", "limits.connections: 20000 -> 9000"),
+            ("8m", "8m, connectionsPerAddress: 9", "limits.connectionsPerAddress: 10000 -> 9"),
+            ("8m", "8m, handshakes: 9", "limits.handshakes: 10000 -> 9"),
+            ("8m", "8m, headerBytes: 9000", "limits.headerBytes: 65536 -> 9000"),
+            ("8m", "8m, headerCount: 90", "limits.headerCount: 100 -> 90"),
+            ("8m", "8m, bodyBytes: 2000", "limits.bodyBytes: none -> 2000"),
             ("streams: 9", "streams: 8", "limits.streams: 9 -> 8"),
-            ("8m", "9m, bodyBytes: 2000", "limits.bodyBytes: none -> 2000"),
-            ("8m", "8m, connectTimeout: 9s", "limits.connectTimeout: 5s -> 9s (needs a restart)"),
+            ("8m", "8m, resetsPerMinute: 90", "limits.resetsPerMinute: 1000 -> 90"),
+            ("8m", "8m, controlFramesPerMinute: 900", "limits.controlFramesPerMinute: 6000 -> 900"),
+            ("8m", "8m, headTimeout: 9s", "limits.headTimeout: 15s -> 9s"),
+            ("8m", "9m", "limits.idleTimeout: 480s -> 540s"),
+            ("8m", "8m, stallTimeout: 9s", "limits.stallTimeout: 30s -> 9s"),
+            ("8m", "8m, connectionAge: 90s", "limits.connectionAge: none -> 90s"),
+            ("8m", "8m, goawaysPerMillion: 9", "limits.goawaysPerMillion: 0 -> 9"),
+            ("8m", "8m, tunnels: 9", "limits.tunnels: 1000 -> 9"),
+            ("8m", "8m, tunnelIdleTimeout: 90s", "limits.tunnelIdleTimeout: 14400s -> 90s"),
             ("8m", "8m, upstreamConnections: 9", "limits.upstreamConnections: 10000 -> 9 (needs a restart)"),
-            ("sample: 0.5", "sample: 0.25", "accessLog.sample: 0.5 -> 0.25 (needs a restart)"),
-            ("file: '-'", "file: log", "accessLog.file: - -> /e/log (needs a restart)"),
+            ("8m", "8m, pingInterval: 9s", "limits.pingInterval: 30s -> 9s (needs a restart)"),
+            ("8m", "8m, pingTimeout: 9s", "limits.pingTimeout: 10s -> 9s (needs a restart)"),
+            ("8m", "8m, connectTimeout: 9s", "limits.connectTimeout: 5s -> 9s (needs a restart)"),
+            ("8m", "8m, requestTimeout: 9s", "limits.requestTimeout: 60s -> 9s"),
+            ("8m", "8m, watchStartTimeout: 9s", "limits.watchStartTimeout: 30s -> 9s"),
+            ("8m", "8m, aheadBytes: 9", "limits.aheadBytes: 1048576 -> 9"),
+            ("8m", "8m, aheadBytesPerWorker: 9", "limits.aheadBytesPerWorker: 67108864 -> 9"),
+            ("8m", "8m, lookupWait: 9s", "limits.lookupWait: 100ms -> 9s"),
+            ("sample: 0.5", "sample: 0.25", "accessLog.sample: 0.5 -> 0.25"),
+            ("file: '-'", "file: log", "accessLog.file: - -> /e/log"),
+            ("sample: 0.5", "sample: 0.5, errorsPerSecond: 9", "accessLog.errorsPerSecond: 100 -> 9"),
             ("delay: 1s", "delay: 3s", "shutdown.delay: 1s -> 3s"),
             ("grace: 2s", "grace: 3s", "shutdown.grace: 2s -> 3s"),
         ] {
             assert!(FILE.contains(from), "{from}");
+            told.insert(line.split(": ").next().unwrap());
             let new = parse(&FILE.replacen(from, to, 1));
             let changes = old.changes(&new);
             assert_eq!(changes[0].to_string(), line);
@@ -347,6 +401,8 @@ shutdown: { delay: 1s, grace: 2s }
             let restart: Vec<_> = changes.iter().filter(|c| c.effect == Effect::Restart).cloned().collect();
             assert_eq!(left, restart, "{line}");
         }
+        let limits = told.iter().filter(|field| field.starts_with("limits.")).count();
+        assert_eq!(limits, format!("{:?}", old.limits).matches(": ").count(), "a limit is not in the table");
         assert_eq!(old.changes(&old), []);
         assert_eq!(old.followed_by(&old), old);
     }

@@ -19,13 +19,13 @@ use crate::{
     document,
     fault::{ConfigError, Faults},
     limits::{Limits, RawLimits},
-    read::{self, Rules},
+    read::{self, RawDuration, Rules},
 };
 
 const API_VERSION: &str = "fairgate.dev/v1alpha1";
 const KIND: &str = "GatewayConfiguration";
 const DEFAULT_ADMIN: &str = "127.0.0.1:9443";
-const MAX_WORKERS: u64 = 4096;
+const MAX_WORKERS: usize = 4096;
 /// More seats than any API server has use for; keeps sums of seats far from overflow.
 const MAX_SEATS: u32 = 1_000_000;
 const MAX_SHARDS: usize = 10_000;
@@ -261,7 +261,7 @@ const RULES: Rules = Rules {
 struct Raw {
     api_version: String,
     kind: String,
-    workers: u64,
+    workers: i64,
     listen: RawListen,
     admin: RawAdmin,
     authentication: RawAuthentication,
@@ -314,7 +314,7 @@ struct RawAuthentication {
 struct RawShard {
     name: String,
     url: String,
-    seats: u32,
+    seats: i64,
     protocol: Option<String>,
     tls: Option<RawShardTls>,
 }
@@ -338,14 +338,14 @@ struct RawFairness {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct RawObservers {
-    resync_interval: Option<String>,
+    resync_interval: Option<RawDuration>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct RawShutdown {
-    delay: Option<String>,
-    grace: Option<String>,
+    delay: Option<RawDuration>,
+    grace: Option<RawDuration>,
 }
 
 /// Turns raw values into checked ones. `None` stands for a value whose fault is recorded.
@@ -363,7 +363,8 @@ impl Checker<'_, '_> {
                 self.faults.add(field, format!("is {found:?}; want {want}"));
             }
         }
-        if raw.workers > MAX_WORKERS {
+        let workers = usize::try_from(raw.workers).ok().filter(|workers| *workers <= MAX_WORKERS);
+        if workers.is_none() {
             self.faults.add("workers", format!("is {}; want 0 (one per core) to {MAX_WORKERS}", raw.workers));
         }
         if self.bundled {
@@ -391,7 +392,7 @@ impl Checker<'_, '_> {
         let access_log = raw.access_log.map(|raw| access_log::check(&raw, self.directory, self.faults));
         let shutdown = self.shutdown(&raw.shutdown);
         Some(GatewayConfig {
-            workers: usize::try_from(raw.workers).ok()?,
+            workers: workers?,
             listen: listen?,
             admin: Admin { address: admin? },
             authentication,
@@ -420,7 +421,7 @@ impl Checker<'_, '_> {
     fn authentication(&mut self, raw: RawAuthentication) -> Authentication {
         let drop_groups = raw.drop_groups.unwrap_or_else(|| DROPPED_GROUPS.map(str::to_owned).to_vec());
         for (i, group) in drop_groups.iter().enumerate() {
-            if group.is_empty() || group.trim_end_matches('*').len() + 1 < group.len() {
+            if group.is_empty() || group.strip_suffix('*').unwrap_or(group).contains('*') {
                 let message = format!("is {group:?}; want a group, or the beginning of groups and one *");
                 self.faults.add(format!("authentication.dropGroups[{i}]"), message);
             }
@@ -453,7 +454,8 @@ impl Checker<'_, '_> {
             let message = format!("is {:?}; want a DNS name: {}", raw.name, messages.join("; "));
             self.faults.add(format!("{field}.name"), message);
         }
-        if !(1..=MAX_SEATS).contains(&raw.seats) {
+        let seats = u32::try_from(raw.seats).ok().filter(|seats| (1..=MAX_SEATS).contains(seats));
+        if seats.is_none() {
             self.faults.add(format!("{field}.seats"), format!("is {}; want 1 to {MAX_SEATS}", raw.seats));
         }
         let url = self.faults.check(&format!("{field}.url"), shard_url(&raw.url));
@@ -462,7 +464,7 @@ impl Checker<'_, '_> {
         }
         let protocol = self.protocol(&format!("{field}.protocol"), raw.protocol.as_deref());
         let tls = raw.tls.map(|tls| self.shard_tls(&format!("{field}.tls"), tls));
-        Some(Shard { name: raw.name, url: url?, seats: raw.seats, protocol, tls })
+        Some(Shard { name: raw.name, url: url?, seats: seats?, protocol, tls })
     }
 
     fn protocol(&mut self, field: &str, text: Option<&str>) -> Protocol {
@@ -493,15 +495,15 @@ impl Checker<'_, '_> {
     }
 
     fn observers(&mut self, raw: &RawObservers) -> Option<Observers> {
-        let (text, range) = (raw.resync_interval.as_deref(), 1..=86_400);
+        let (text, range) = (raw.resync_interval.as_ref(), 1..=86_400);
         let resync_interval = self.duration("observers.resyncInterval", text, Duration::from_secs(300), range)?;
         Some(Observers { resync_interval })
     }
 
     fn shutdown(&mut self, raw: &RawShutdown) -> Option<Shutdown> {
         let default = if self.bundled { Shutdown::BUNDLED } else { Shutdown::DEFAULT };
-        let delay = self.duration("shutdown.delay", raw.delay.as_deref(), default.delay, 0..=600);
-        let grace = self.duration("shutdown.grace", raw.grace.as_deref(), default.grace, 1..=3600);
+        let delay = self.duration("shutdown.delay", raw.delay.as_ref(), default.delay, 0..=600);
+        let grace = self.duration("shutdown.grace", raw.grace.as_ref(), default.grace, 1..=3600);
         Some(Shutdown { delay: delay?, grace: grace? })
     }
 
@@ -509,11 +511,11 @@ impl Checker<'_, '_> {
     fn duration(
         &mut self,
         field: &str,
-        text: Option<&str>,
+        text: Option<&RawDuration>,
         default: Duration,
         seconds: RangeInclusive<u64>,
     ) -> Option<Duration> {
-        let Some(text) = text else { return Some(default) };
+        let Some(RawDuration(text)) = text else { return Some(default) };
         let (min, max) = (Duration::from_secs(*seconds.start()), Duration::from_secs(*seconds.end()));
         let parsed = parse_duration(text).and_then(|nanos| u64::try_from(nanos).ok()).map(Duration::from_nanos);
         let shown = |time: Duration| match time.as_secs() {

@@ -8,7 +8,7 @@ use std::{fmt, ops::RangeInclusive, time::Duration};
 use apiserver_api::list_options::parse_duration;
 use serde::Deserialize;
 
-use crate::fault::Faults;
+use crate::{fault::Faults, read::RawDuration};
 
 const SECOND: u64 = 1;
 const MINUTE: u64 = 60;
@@ -110,31 +110,31 @@ impl Default for Limits {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct RawLimits {
-    connections: Option<u64>,
-    connections_per_address: Option<u64>,
-    handshakes: Option<u64>,
-    header_bytes: Option<u64>,
-    header_count: Option<u64>,
-    body_bytes: Option<u64>,
-    streams: Option<u64>,
-    resets_per_minute: Option<u64>,
-    control_frames_per_minute: Option<u64>,
-    head_timeout: Option<String>,
-    idle_timeout: Option<String>,
-    stall_timeout: Option<String>,
-    connection_age: Option<String>,
-    goaways_per_million: Option<u64>,
-    tunnels: Option<u64>,
-    tunnel_idle_timeout: Option<String>,
-    upstream_connections: Option<u64>,
-    ping_interval: Option<String>,
-    ping_timeout: Option<String>,
-    connect_timeout: Option<String>,
-    request_timeout: Option<String>,
-    watch_start_timeout: Option<String>,
-    ahead_bytes: Option<u64>,
-    ahead_bytes_per_worker: Option<u64>,
-    lookup_wait: Option<String>,
+    connections: Option<i64>,
+    connections_per_address: Option<i64>,
+    handshakes: Option<i64>,
+    header_bytes: Option<i64>,
+    header_count: Option<i64>,
+    body_bytes: Option<i64>,
+    streams: Option<i64>,
+    resets_per_minute: Option<i64>,
+    control_frames_per_minute: Option<i64>,
+    head_timeout: Option<RawDuration>,
+    idle_timeout: Option<RawDuration>,
+    stall_timeout: Option<RawDuration>,
+    connection_age: Option<RawDuration>,
+    goaways_per_million: Option<i64>,
+    tunnels: Option<i64>,
+    tunnel_idle_timeout: Option<RawDuration>,
+    upstream_connections: Option<i64>,
+    ping_interval: Option<RawDuration>,
+    ping_timeout: Option<RawDuration>,
+    connect_timeout: Option<RawDuration>,
+    request_timeout: Option<RawDuration>,
+    watch_start_timeout: Option<RawDuration>,
+    ahead_bytes: Option<i64>,
+    ahead_bytes_per_worker: Option<i64>,
+    lookup_wait: Option<RawDuration>,
 }
 
 impl RawLimits {
@@ -159,27 +159,27 @@ impl RawLimits {
         check.number("resetsPerMinute", self.resets_per_minute, 10..=1_000_000, &mut l.resets_per_minute);
         let frames = &mut l.control_frames_per_minute;
         check.number("controlFramesPerMinute", self.control_frames_per_minute, 100..=10_000_000, frames);
-        check.time("headTimeout", self.head_timeout.as_deref(), SECOND..=10 * MINUTE, &mut l.head_timeout);
-        check.time("idleTimeout", self.idle_timeout.as_deref(), SECOND..=DAY, &mut l.idle_timeout);
-        check.time("stallTimeout", self.stall_timeout.as_deref(), SECOND..=HOUR, &mut l.stall_timeout);
+        check.time("headTimeout", self.head_timeout.as_ref(), SECOND..=10 * MINUTE, &mut l.head_timeout);
+        check.time("idleTimeout", self.idle_timeout.as_ref(), SECOND..=DAY, &mut l.idle_timeout);
+        check.time("stallTimeout", self.stall_timeout.as_ref(), SECOND..=HOUR, &mut l.stall_timeout);
         let mut age = Duration::ZERO;
-        check.time("connectionAge", self.connection_age.as_deref(), 10 * SECOND..=30 * DAY, &mut age);
+        check.time("connectionAge", self.connection_age.as_ref(), 10 * SECOND..=30 * DAY, &mut age);
         l.connection_age = self.connection_age.as_ref().map(|_| age);
         // Kubernetes' own bound for the chance of a GOAWAY is two in a hundred too.
         check.number("goawaysPerMillion", self.goaways_per_million, 0..=20_000, &mut l.goaways_per_million);
         check.number("tunnels", self.tunnels, 0..=1_000_000, &mut l.tunnels);
         let idle = &mut l.tunnel_idle_timeout;
-        check.time("tunnelIdleTimeout", self.tunnel_idle_timeout.as_deref(), 10 * SECOND..=30 * DAY, idle);
+        check.time("tunnelIdleTimeout", self.tunnel_idle_timeout.as_ref(), 10 * SECOND..=30 * DAY, idle);
         check.number("upstreamConnections", self.upstream_connections, 1..=1_000_000, &mut l.upstream_connections);
-        check.time("pingInterval", self.ping_interval.as_deref(), SECOND..=HOUR, &mut l.ping_interval);
-        check.time("pingTimeout", self.ping_timeout.as_deref(), SECOND..=10 * MINUTE, &mut l.ping_timeout);
-        check.time("connectTimeout", self.connect_timeout.as_deref(), SECOND..=MINUTE, &mut l.connect_timeout);
-        check.time("requestTimeout", self.request_timeout.as_deref(), SECOND..=HOUR, &mut l.request_timeout);
+        check.time("pingInterval", self.ping_interval.as_ref(), SECOND..=HOUR, &mut l.ping_interval);
+        check.time("pingTimeout", self.ping_timeout.as_ref(), SECOND..=10 * MINUTE, &mut l.ping_timeout);
+        check.time("connectTimeout", self.connect_timeout.as_ref(), SECOND..=MINUTE, &mut l.connect_timeout);
+        check.time("requestTimeout", self.request_timeout.as_ref(), SECOND..=HOUR, &mut l.request_timeout);
         let start = &mut l.watch_start_timeout;
-        check.time("watchStartTimeout", self.watch_start_timeout.as_deref(), SECOND..=HOUR, start);
+        check.time("watchStartTimeout", self.watch_start_timeout.as_ref(), SECOND..=HOUR, start);
         check.number("aheadBytes", self.ahead_bytes, 0..=1 << 30, &mut l.ahead_bytes);
         check.number("aheadBytesPerWorker", self.ahead_bytes_per_worker, 0..=1 << 40, &mut l.ahead_bytes_per_worker);
-        check.time("lookupWait", self.lookup_wait.as_deref(), 0..=10 * SECOND, &mut l.lookup_wait);
+        check.time("lookupWait", self.lookup_wait.as_ref(), 0..=10 * SECOND, &mut l.lookup_wait);
         limits
     }
 }
@@ -189,17 +189,18 @@ struct Check<'a, 'n> {
 }
 
 impl Check<'_, '_> {
-    fn number<T: TryFrom<u64>>(&mut self, field: &str, value: Option<u64>, range: RangeInclusive<u64>, to: &mut T) {
+    fn number<T: TryFrom<u64>>(&mut self, field: &str, value: Option<i64>, range: RangeInclusive<u64>, to: &mut T) {
         let Some(value) = value else { return };
-        match T::try_from(value).ok().filter(|_| range.contains(&value)) {
+        let fits = u64::try_from(value).ok().filter(|value| range.contains(value));
+        match fits.and_then(|value| T::try_from(value).ok()) {
             Some(value) => *to = value,
             None => self.fault(field, value, format_args!("{} to {}", range.start(), range.end())),
         }
     }
 
     /// The range is in seconds.
-    fn time(&mut self, field: &str, value: Option<&str>, range: RangeInclusive<u64>, to: &mut Duration) {
-        let Some(text) = value else { return };
+    fn time(&mut self, field: &str, value: Option<&RawDuration>, range: RangeInclusive<u64>, to: &mut Duration) {
+        let Some(RawDuration(text)) = value else { return };
         let time = parse_duration(text).and_then(|nanos| u64::try_from(nanos).ok()).map(Duration::from_nanos);
         let (least, most) = (Duration::from_secs(*range.start()), Duration::from_secs(*range.end()));
         match time.filter(|time| (least..=most).contains(time)) {

@@ -10,6 +10,7 @@ use std::{
 };
 
 use serde::{
+    Deserialize,
     de::{
         DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor,
         value::{Error, SeqDeserializer},
@@ -33,6 +34,13 @@ pub(crate) struct Rules {
     /// Keys of later releases: name of the Rust struct, key.
     pub(crate) later: &'static [(&'static str, &'static str)],
 }
+
+/// A duration as written, with its unit or without.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct RawDuration(pub(crate) String);
+
+/// The name of that type.
+const DURATION: &str = "RawDuration";
 
 /// Reads `node`; the field paths of faults begin with `field`.
 pub(crate) fn read<T: DeserializeOwned + Default>(
@@ -281,6 +289,14 @@ impl<'n> Deserializer<'n> for Reader<'n> {
         }
     }
 
+    /// A duration is text, but who writes a bare number means one: it is for the check to say which unit is missing.
+    fn deserialize_newtype_struct<V: Visitor<'n>>(self, name: &'static str, visitor: V) -> Result<V::Value, Error> {
+        match &self.node.content {
+            Content::Number(n) if name == DURATION => visitor.visit_newtype_struct(n.to_string().into_deserializer()),
+            _ => visitor.visit_newtype_struct(self),
+        }
+    }
+
     fn deserialize_map<V: Visitor<'n>>(self, visitor: V) -> Result<V::Value, Error> {
         let entries = self.entries();
         visitor.visit_map(Entries { reader: self, entries: entries.into_iter(), value: None })
@@ -316,7 +332,7 @@ impl<'n> Deserializer<'n> for Reader<'n> {
 
     forward_to_deserialize_any! {
         <V: Visitor<'n>>
-        i8 i16 i128 u8 u16 u128 f32 char bytes byte_buf unit unit_struct newtype_struct tuple_struct
+        i8 i16 i128 u8 u16 u128 f32 char bytes byte_buf unit unit_struct tuple_struct
         enum identifier ignored_any
     }
 }
@@ -367,8 +383,6 @@ impl<'n> MapAccess<'n> for Entries<'n> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-
-    use serde::Deserialize;
 
     use super::*;
     use crate::document;

@@ -89,7 +89,9 @@ fn limits_have_bounds() {
         ("streams: 0", "limits.streams: is 0; want 1 to 10000"),
         ("goawaysPerMillion: 20001", "limits.goawaysPerMillion: is 20001; want 0 to 20000"),
         ("idleTimeout: 500ms", "limits.idleTimeout: is \"500ms\"; want a duration from 1s to 24h"),
-        ("idleTimeout: 30", "limits.idleTimeout: is the number 30; want text: put it in quotes"),
+        ("idleTimeout: 30", "limits.idleTimeout: is \"30\"; want a duration from 1s to 24h"),
+        ("streams: -1", "limits.streams: is -1; want 1 to 10000"),
+        ("idleTimeout: true", "limits.idleTimeout: is the boolean true; want text: put it in quotes"),
         ("requestTimeout: 2h", "limits.requestTimeout: is \"2h\"; want a duration from 1s to 1h"),
         ("tunnelIdleTimeout: -1h", "limits.tunnelIdleTimeout: is \"-1h\"; want a duration from 10s to 720h"),
         ("stallTimout: 5s", "limits.stallTimout: is no known key; want stallTimeout"),
@@ -127,7 +129,7 @@ fn all_faults_of_a_file_are_told_at_once() {
 kind: GatewayConfiguration
 workers: '2'
 worker: 3
-authentication: { anonymous: yes, oidc: {} }
+authentication: { anonymous: yes, oidc: {}, dropGroups: ['a*b', '*'] }
 listen: { address: localhost, tls: { certificateFile: a.pem } }
 shards:
 - name: root
@@ -151,18 +153,19 @@ fairness:
         "4:1: worker: is no known key; want workers, perhaps".to_owned(),
         "5:30: authentication.anonymous: is the text \"yes\"; want true or false, without quotes".to_owned(),
         "5:35: authentication.oidc: is not served by this release; want one of anonymous, dropGroups".to_owned(),
+        "5:58: authentication.dropGroups[0]: is \"a*b\"; want a group, or the beginning of groups and one *".to_owned(),
         "6:20: listen.address: is \"localhost\"; want an IP address and port, for example 0.0.0.0:6443 or [::]:6443"
             .to_owned(),
         "6:36: listen.tls.keyFile: is missing; want the name of a file".to_owned(),
         "10:10: shards[0].seats: is 0; want 1 to 1000000".to_owned(),
         "11:9: shards[1].name: is \"root\", the name of shards[0] too; want a name of its own".to_owned(),
         format!("12:8: shards[1].url: is \"ftp://host\", of another scheme; {url}"),
-        "13:10: shards[1].seats: is -1; want an integer from 0 to 4294967295".to_owned(),
+        "13:10: shards[1].seats: is -1; want 1 to 1000000".to_owned(),
         format!("14:26: shards[2].url: is \"http://*@h:1\", with credentials; {url}"),
         format!("15:10: shards[3].url: is \"https://h:1/path\", with a path; {url}"),
         "15:45: shards[3].tls.clientCertificateFile: is missing; want the certificate of clientKeyFile".to_owned(),
         "16:48: shards[4].tls: is given with an http URL; want https, or no tls".to_owned(),
-        "17:30: observers.resyncInterval: is the number 5; want text: put it in quotes".to_owned(),
+        "17:30: observers.resyncInterval: is \"5\"; want a duration from 1s to 24h, for example 5m".to_owned(),
         "18:9: fairness: is no value; want a map".to_owned(),
     ];
     let name = "want a DNS name: a lowercase RFC 1123 subdomain must";
