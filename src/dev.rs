@@ -41,7 +41,8 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
     let store = open(&directory.join("store.db"))?;
     // Not before the directory is ours: one that runs there has its own address in this file.
     pki::write_private(&directory.join("admin.kubeconfig"), &kubeconfig::render(&url, &pki))?;
-    let tls = pki::server_config(&pki.server.certificate, &pki.server.key, Some(&pki.ca_certificate))?;
+    let (chain, key) = (pki::certificates(&pki.server.certificate)?, pki::private_key(&pki.server.key)?);
+    let tls = pki::server_config(chain, key, Some(pki::roots(&pki.ca_certificate)?))?;
 
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let shutdown = CancellationToken::new();

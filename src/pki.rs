@@ -83,35 +83,50 @@ pub(crate) fn load_or_create(directory: &Path) -> Result<DevPki> {
 /// A server side TLS configuration that asks for client certificates of `client_ca` but does not insist.
 ///
 /// # Errors
-/// PEM that does not hold what it should, or a key that does not belong to the certificate.
-pub(crate) fn server_config(certificate: &str, key: &str, client_ca: Option<&str>) -> Result<rustls::ServerConfig> {
-    let chain = certificates(certificate)?;
-    let key = private_key(key)?;
+/// A certificate that nobody can read, or a key that does not belong to it.
+pub(crate) fn server_config(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    client_ca: Option<RootCertStore>,
+) -> Result<rustls::ServerConfig> {
     let builder = rustls::ServerConfig::builder();
     let builder = match client_ca {
         None => builder.with_no_client_auth(),
-        Some(pem) => {
-            let verifier = WebPkiClientVerifier::builder(Arc::new(roots(pem)?)).allow_unauthenticated().build()?;
+        Some(roots) => {
+            let verifier = WebPkiClientVerifier::builder(Arc::new(roots)).allow_unauthenticated().build()?;
             builder.with_client_cert_verifier(verifier)
         }
     };
-    Ok(builder.with_single_cert(chain, key)?)
+    builder.with_single_cert(chain, key).map_err(pair)
 }
 
 /// Completes a client side TLS configuration with a client certificate.
 ///
 /// # Errors
-/// PEM that does not hold what it should, or a key that does not belong to the certificate.
+/// As [`server_config`].
 pub(crate) fn client_identity(
     builder: rustls::ConfigBuilder<rustls::ClientConfig, rustls::client::WantsClientCert>,
-    certificate: &str,
-    key: &str,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
 ) -> Result<rustls::ClientConfig> {
-    Ok(builder.with_client_auth_cert(certificates(certificate)?, private_key(key)?)?)
+    builder.with_client_auth_cert(chain, key).map_err(pair)
 }
 
-fn private_key(pem: &str) -> Result<PrivateKeyDer<'static>> {
-    PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|e| anyhow!("no private key in it: {e}"))
+/// What is wrong with a certificate and its key.
+fn pair(error: rustls::Error) -> anyhow::Error {
+    match error {
+        rustls::Error::InconsistentKeys(_) => anyhow!("do not belong together; want a certificate and its own key"),
+        other => other.into(),
+    }
+}
+
+/// The private key of a PEM text.
+///
+/// # Errors
+/// None in it.
+pub(crate) fn private_key(pem: &str) -> Result<PrivateKeyDer<'static>> {
+    let found = PrivateKeyDer::from_pem_slice(pem.as_bytes());
+    found.map_err(|_| anyhow!("no private key in it; want PEM with BEGIN PRIVATE KEY"))
 }
 
 /// The certificates of a PEM text as trust anchors.

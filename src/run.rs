@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpListener};
 
 use anyhow::Context;
-use config::{ConfigError, FairnessConfig, GatewayConfig, Shutdown};
+use config::{FairnessConfig, GatewayConfig, Shutdown};
 use proxy::Gateway;
 use tokio::{runtime::Runtime, signal::unix};
 
@@ -20,21 +20,15 @@ pub(crate) fn fairness(file: Option<&GatewayConfig>) -> Result<Option<FairnessCo
     match file {
         None => Ok(Some(FairnessConfig::default())),
         Some(file) if !file.fairness.enabled => Ok(None),
-        Some(file) => fairness_of(file).map(Some).map_err(Failure::config),
+        Some(file) => {
+            let Some(path) = &file.fairness.file else { return Ok(Some(FairnessConfig::default())) };
+            let config = FairnessConfig::load(path).map_err(Failure::config)?;
+            for warning in &config.warnings {
+                tracing::warn!(file = %path.display(), "{warning}");
+            }
+            Ok(Some(config))
+        }
     }
-}
-
-/// The fairness configuration that a gateway file names, whether it is on or off.
-///
-/// # Errors
-/// Everything that is wrong with it.
-pub(crate) fn fairness_of(file: &GatewayConfig) -> Result<FairnessConfig, ConfigError> {
-    let Some(path) = &file.fairness.file else { return Ok(FairnessConfig::default()) };
-    let config = FairnessConfig::load(path)?;
-    for warning in &config.warnings {
-        tracing::warn!(file = %path.display(), "{warning}");
-    }
-    Ok(config)
 }
 
 /// Keeps the configuration up to date until SIGINT or SIGTERM, then drains the gateway; a second signal ends

@@ -1,6 +1,6 @@
 //! `fairgate serve`: the gateway in front of shards that run elsewhere.
 
-use proxy::{Directory, Gateway, GatewayOptions, RemoteOptions, ShardOptions, Upstream};
+use proxy::{Directory, Gateway, GatewayOptions};
 
 use crate::{
     Failure, cli,
@@ -10,18 +10,14 @@ use crate::{
 
 /// Runs until a signal, then drains.
 pub(crate) fn serve(args: &cli::Serve) -> Result<(), Failure> {
-    let Loaded { source, config, pems, tls, shards } = Loaded::read(&args.config)?;
+    let loaded = Loaded::read(&args.config)?;
+    let shards = loaded.shard_options();
+    let Loaded { source, config, pems, tls, .. } = loaded;
     let fairness = run::fairness(Some(&config))?;
     let listener = run::bind("listen.address", config.listen.address)?;
     let admin = run::bind("admin.address", config.admin.address)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let shards = config.shards.iter().zip(shards).map(|(shard, tls)| ShardOptions {
-        name: shard.name.clone(),
-        seats: shard.seats,
-        upstream: Upstream::Remote(RemoteOptions { url: shard.url.to_string(), protocol: shard.protocol, tls }),
-        observers: None,
-    });
     let reloader = Reloader::new(fairness.as_ref());
     let gateway = Gateway::start(GatewayOptions {
         listener,
@@ -30,7 +26,7 @@ pub(crate) fn serve(args: &cli::Serve) -> Result<(), Failure> {
         workers: config.workers,
         anonymous: config.authentication.anonymous,
         drop_groups: config.authentication.drop_groups.clone(),
-        shards: shards.collect(),
+        shards,
         fairness,
         compat: config.fairness.compat,
         healthy: None,

@@ -15,13 +15,14 @@ use fairness::{
 use http::{StatusCode, request::Parts};
 
 use crate::{
-    core::{self, Core},
+    core::Core,
     identity::Identity,
     inflight::{Entry, Held, Listed},
     initial::Initial,
     refusal::temporary,
     route::Route,
     rules::Rules,
+    shards,
     trail::Trail,
     worker::Worker,
 };
@@ -109,7 +110,7 @@ pub(crate) fn plan(
 /// Classifies and prices; `None` for a shard that there is not.
 fn ticket(
     rules: Arc<Rules>,
-    entry: &core::Entry,
+    entry: &shards::Entry,
     route: &Route,
     user: &UserInfo,
     info: &RequestInfo<'_>,
@@ -136,7 +137,7 @@ fn again(core: &Core, route: &Route, user: &UserInfo, parts: &Parts) -> Option<T
 }
 
 /// What is known of the objects the request is about; asked only where the price depends on it.
-fn counts(entry: &core::Entry, workspace: Option<&ClusterName>, info: &RequestInfo<'_>) -> Counts {
+fn counts(entry: &shards::Entry, workspace: Option<&ClusterName>, info: &RequestInfo<'_>) -> Counts {
     if !matches!(info.verb, Verb::List | Verb::Watch | Verb::DeleteCollection) {
         return Counts::Unknown;
     }

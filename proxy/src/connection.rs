@@ -126,9 +126,12 @@ impl Drop for Registered<'_> {
 }
 
 /// Serves one connection until it ends, fails, or is ended by the sweep or a shutdown.
-pub(crate) async fn run(worker: Arc<Worker>, tls: Option<TlsAcceptor>, tcp: TcpStream, address: SocketAddr) {
+pub(crate) async fn run(worker: Arc<Worker>, tcp: TcpStream, address: SocketAddr) {
     let link = Arc::new(Link::new(address));
     let _registered = Registered { worker: &worker, key: worker.register(link.clone()) };
+    // Only now: when whom clients show their certificates changes, those who are registered are asked to leave, and all
+    // others must find the new one.
+    let tls = worker.core.tls.load_full().map(TlsAcceptor::from);
     let mut life = pin!(live(&worker, tls, tcp, address, &link));
     let ended = std::future::poll_fn(|cx| {
         link.register(cx.waker());
@@ -446,5 +449,47 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ClientIo<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "this is a test")]
+
+    use rustls::{ClientConfig, RootCertStore, ServerConfig, pki_types::PrivateKeyDer};
+    use tokio_rustls::TlsConnector;
+
+    use super::*;
+    use crate::worker::tests::core;
+
+    fn door() -> (Arc<ServerConfig>, TlsConnector) {
+        let made = rcgen::generate_simple_self_signed(["door".to_owned()]).unwrap();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let server = ServerConfig::builder().with_no_client_auth();
+        let server = server.with_single_cert(vec![made.cert.der().clone()], key).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(made.cert.der().clone()).unwrap();
+        let client = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        (Arc::new(server), TlsConnector::from(Arc::new(client)))
+    }
+
+    /// A connection whose life begins after a change of TLS is made under the new one; one that begins before is known
+    /// to those who ask all connections to leave.
+    #[tokio::test]
+    async fn a_connection_is_registered_before_it_takes_the_tls_in_force() {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let (worker, (old, _), (new, client)) = (Arc::new(Worker::new(0, core())), door(), door());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let connecting = TcpStream::connect(listener.local_addr().unwrap());
+        let (socket, accepted) = tokio::join!(connecting, listener.accept());
+        let (tcp, address) = accepted.unwrap();
+        worker.core.tls.store(Some(old));
+        // Accepted, and not begun with.
+        let life = run(worker.clone(), tcp, address);
+        worker.core.tls.store(Some(new));
+        worker.leave();
+        let life = tokio::spawn(life);
+        client.connect("door".try_into().unwrap(), socket.unwrap()).await.expect("the new certificate");
+        life.abort();
     }
 }

@@ -3,22 +3,19 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed},
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicUsize},
     },
 };
 
 use apiserver_api::{ClusterName, UserInfo, user::GROUP_MASTERS};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use config::{Compat, FairnessConfig};
-use fairness::{Clock, Gate, WatchTracker};
-use observers::{Observers, WorkspaceEvent};
-use tokio::sync::mpsc;
+use fairness::{Clock, WatchTracker};
 
 use crate::{
-    Settings, access_log::AccessLog, census::Census, clock::WallClock, identity::Identity, index::Index,
-    limits::InForce, metrics::Metrics, probes::Reachability, refused::Why, rules::Fairness, status::GatewayStatus,
-    upstream::Shard,
+    access_log::AccessLog, census::Census, clock::WallClock, identity::Identity, index::Index, limits::InForce,
+    metrics::Metrics, refused::Why, rules::Fairness, shards::Shards, status::GatewayStatus,
 };
 
 /// The gateway's shared state. A request locks parts of the sharded maps of workspaces (index, watches, UIDs, rates) for
@@ -32,9 +29,9 @@ pub(crate) struct Core {
     pub(crate) access: ArcSwap<Access>,
     /// The identity of the gateway's own requests.
     pub(crate) own_identity: Identity,
-    pub(crate) shards: Box<[Entry]>,
-    /// The shard of requests that name no workspace.
-    pub(crate) platform: usize,
+    pub(crate) shards: Shards,
+    /// Threads that serve requests.
+    pub(crate) workers: usize,
     pub(crate) index: Arc<Index>,
     /// Requests that wait for the index to learn of their workspace.
     pub(crate) lookups: AtomicUsize,
@@ -48,8 +45,8 @@ pub(crate) struct Core {
     pub(crate) fairness: Option<Fairness>,
     pub(crate) watches: Arc<WatchTracker>,
     pub(crate) metrics: Metrics,
-    /// `None` = no request is logged.
-    pub(crate) access_log: Option<AccessLog>,
+    /// Empty until requests are to be logged for the first time.
+    pub(crate) access_log: OnceLock<AccessLog>,
     /// `None` without a file.
     pub(crate) config: Mutex<Option<GatewayStatus>>,
     /// Readiness has been up.
@@ -77,20 +74,6 @@ impl Access {
         let identity = || Identity::new(UserInfo::anonymous(), drop_groups).expect("system:anonymous is plain text");
         Self { anonymous: anonymous.then(|| Arc::new(identity())), drop_groups: drop_groups.into() }
     }
-}
-
-/// One shard with its gate.
-pub(crate) struct Entry {
-    pub(crate) shard: Shard,
-    /// `None` = fairness is off.
-    pub(crate) gate: Option<Arc<Gate>>,
-    /// Those of the gate.
-    pub(crate) seats: AtomicU32,
-    pub(crate) reachability: Reachability,
-    /// The object counts of its workspaces.
-    pub(crate) observers: Option<Observers>,
-    /// Tells the observers which workspaces there are.
-    pub(crate) feed: Option<mpsc::Sender<WorkspaceEvent>>,
 }
 
 impl Core {
@@ -129,7 +112,9 @@ impl Core {
     /// Puts another fairness configuration in force. Without effect when fairness is off.
     pub(crate) fn reload_fairness(&self, config: &FairnessConfig) {
         let Some(fairness) = &self.fairness else { return };
-        let gates = || self.shards.iter().zip(0..).filter_map(|(entry, shard)| Some((entry.gate.as_ref()?, shard)));
+        // A shard that comes now would have the old levels.
+        let _one_at_a_time = self.shards.changing();
+        let gates = || self.shards.all().filter_map(|(shard, entry)| Some((entry.gate.as_ref()?, shard)));
         fairness.replace(config, &self.index, |rules, classes_changed| {
             gates().for_each(|(gate, _)| gate.set_profile(rules.profile.clone()));
             if !classes_changed {
@@ -142,32 +127,6 @@ impl Core {
             }
         });
         self.metrics.config_reloaded("fairness", "applied");
-    }
-
-    /// Puts other settings in force: for new connections (TLS), for new requests (everything else).
-    pub(crate) fn apply(&self, settings: &Settings) {
-        self.tls.store(settings.tls.as_deref().map(with_protocols));
-        if !self.limits.replace(settings.limits) {
-            tracing::error!("limits have changed too often: a restart is needed");
-        }
-        self.access.store(Arc::new(Access::new(settings.anonymous, &settings.drop_groups)));
-        let named = |name: &str| settings.shards.iter().find(|shard| shard.name == name);
-        let now = |entry: &Entry| named(&entry.shard.name).map_or(entry.seats.load(Relaxed), |shard| shard.seats);
-        let seats: Box<[u32]> = self.shards.iter().map(now).collect();
-        let old = self.shards.iter().map(|entry| entry.seats.load(Relaxed));
-        if old.eq(seats.iter().copied()) {
-            return;
-        }
-        // Prices first: no request should be wider than its shard for longer than needed.
-        if let Some(fairness) = &self.fairness {
-            fairness.set_seats(seats.clone());
-        }
-        for (entry, seats) in self.shards.iter().zip(seats) {
-            entry.seats.store(seats, Relaxed);
-            if let Some(gate) = &entry.gate {
-                gate.set_seats(seats);
-            }
-        }
     }
 
     /// What is shown of `gateway.yaml`.

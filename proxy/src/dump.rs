@@ -114,11 +114,11 @@ fn places(core: &Core, asked: Option<&str>) -> Result<Vec<(usize, Option<Cluster
         return Err(Status::new(Reason::NotFound, "fairness is off: there are no priority levels"));
     }
     match asked {
-        None | Some("") => Ok(vec![(core.platform, None)]),
+        None | Some("") => Ok(vec![(core.shards.platform(), None)]),
         Some("*") => {
-            let gates = core.shards.iter().enumerate().filter_map(|(n, s)| Some((n, s.gate.as_ref()?)));
+            let gates = core.shards.iter().filter_map(|(n, s)| Some((n, s.gate.as_ref()?)));
             let workspaces = gates.flat_map(|(n, gate)| gate.workspaces().into_iter().map(move |w| (n, Some(w))));
-            Ok([(core.platform, None)].into_iter().chain(workspaces).collect())
+            Ok([(core.shards.platform(), None)].into_iter().chain(workspaces).collect())
         }
         Some(path) => match core.index.lookup(path) {
             Lookup::Found { name, shard } => Ok(vec![(shard, Some(name))]),

@@ -2,7 +2,7 @@
 //! and workspaces, and a bounded number of series per workspace.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     fmt::{Display, Write as _},
     sync::{Arc, atomic::Ordering::Relaxed},
 };
@@ -12,11 +12,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use observers::Observers;
 
 use crate::{
-    core::{Core, Entry},
-    flows::FlowMetrics,
-    histogram::Histogram,
-    phases, probes, series,
-    worker::Worker,
+    core::Core, flows::FlowMetrics, histogram::Histogram, phases, probes, series, shards::Entry, worker::Worker,
 };
 
 /// Workspaces with series of their own; the others are summed as `_other`.
@@ -33,7 +29,7 @@ pub(crate) fn render(core: &Core, workers: &[Arc<Worker>], metrics: &PrometheusH
     out.one("fairgate_ready", u8::from(probes::is_ready(core)));
     out.one("fairgate_index_ready", u8::from(core.index.is_ready()));
     out.one("fairgate_index_clusters", core.index.len());
-    if let Some(log) = &core.access_log {
+    if let Some(log) = core.access_log.get() {
         let name = "fairgate_access_log_lines_total";
         out.head(name);
         let counts = &log.counts;
@@ -124,8 +120,9 @@ fn running(out: &mut Text, workers: &[Arc<Worker>]) {
 }
 
 fn shards(out: &mut Text, core: &Core) {
+    let shards: Vec<_> = core.shards.iter().collect();
     let mut each = |name: &str, value: &dyn Fn(usize, &Entry) -> Option<u64>| {
-        let values: Vec<_> = core.shards.iter().enumerate().filter_map(|(n, e)| Some((e, value(n, e)?))).collect();
+        let values: Vec<_> = shards.iter().filter_map(|&(n, e)| Some((e, value(n, e)?))).collect();
         if !values.is_empty() {
             out.head(name);
         }
@@ -135,10 +132,11 @@ fn shards(out: &mut Text, core: &Core) {
     };
     let number = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
     // Asked for once: it takes the gate's lock, and the numbers belong together.
-    let stats: Vec<_> = core.shards.iter().map(|e| Some(e.gate.as_ref()?.shard_stats())).collect();
+    let stats = |&(n, e): &(usize, &Entry)| Some((n, e.gate.as_ref()?.shard_stats()));
+    let stats: HashMap<_, _> = shards.iter().filter_map(stats).collect();
     let gate = |of: fn(&ShardStats) -> u64| {
         let stats = &stats;
-        move |n: usize, _: &Entry| stats.get(n)?.as_ref().map(of)
+        move |n: usize, _: &Entry| stats.get(&n).map(of)
     };
     let observers = |e: &Entry| e.observers.as_ref().map(Observers::status);
     each("fairgate_index_synced", &|n, _| Some(u64::from(core.index.is_synced(n))));
@@ -188,7 +186,7 @@ const DEMAND: [DemandColumn; 5] = [
 
 /// What only Kubernetes' adjustment measures.
 fn demand(out: &mut Text, core: &Core) {
-    let gates: Vec<_> = core.shards.iter().filter_map(|s| s.gate.as_ref()).map(|g| g.demand_stats()).collect();
+    let gates: Vec<_> = core.shards.iter().filter_map(|(_, s)| s.gate.as_ref()).map(|g| g.demand_stats()).collect();
     for (name, value) in DEMAND {
         let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
         gates.iter().flatten().for_each(|(level, demand)| *sums.entry(level).or_default() += value(demand));
@@ -201,7 +199,7 @@ fn demand(out: &mut Text, core: &Core) {
 }
 
 fn levels(out: &mut Text, core: &Core) {
-    let stats: Vec<_> = core.shards.iter().filter_map(|s| s.gate.as_ref()).map(|g| g.level_stats()).collect();
+    let stats: Vec<_> = core.shards.iter().filter_map(|(_, s)| s.gate.as_ref()).map(|g| g.level_stats()).collect();
     let mut flows: BTreeMap<_, FlowStats> = BTreeMap::new();
     for flow in stats.iter().flat_map(|s| &s.flows).filter(|f| is_shown(f)) {
         let key = (flow.level.clone(), flow.flow_schema.clone());
@@ -314,7 +312,7 @@ const PER_WORKSPACE: [Column<WorkspaceStats>; 4] = [
 
 fn workspaces(out: &mut Text, core: &Core) {
     let (mut named, mut other): (BTreeMap<String, WorkspaceStats>, _) = (BTreeMap::new(), WorkspaceStats::default());
-    for gate in core.shards.iter().filter_map(|s| s.gate.as_ref()) {
+    for gate in core.shards.iter().filter_map(|(_, s)| s.gate.as_ref()) {
         let stats = gate.workspace_stats(WORKSPACES);
         join(&mut other, &stats.other);
         for workspace in stats.busiest {

@@ -53,7 +53,7 @@ pub(crate) async fn send(
     trail: &mut Trail,
 ) -> Result<(Response<Body>, Option<(OnUpgrade, OnUpgrade)>), Status> {
     let core: &Core = &worker.core;
-    let entry = core.shards.get(route.shard).expect("routes name configured shards");
+    let entry = core.shards.get(route.shard).expect("a number stands for a shard for ever");
     let client = match protocol.filter(|_| entry.shard.is_remote()) {
         Some(protocol) => {
             switching(&mut parts.headers, protocol);

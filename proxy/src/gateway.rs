@@ -3,8 +3,8 @@
 use std::{
     net::SocketAddr,
     sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed},
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     thread,
     time::Duration,
@@ -12,32 +12,29 @@ use std::{
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use config::{Change, ConfigError, Effect, FairnessConfig, Source};
-use fairness::{Gate, GateOptions, WatchOptions, WatchTracker};
+use fairness::{WatchOptions, WatchTracker};
 use tokio::{
     net::{TcpListener, TcpStream},
     runtime,
     sync::{mpsc, watch},
     time::{Instant, MissedTickBehavior, interval, sleep, timeout},
 };
-use tokio_rustls::TlsAcceptor;
 
 use crate::{
-    Directory, GatewayOptions, Settings, StartError, access_log, admin,
+    ApplyError, Directory, GatewayOptions, Settings, StartError, access_log, admin,
+    apply::Applied,
     census::Place,
     clock::WallClock,
     connection,
-    core::{Access, Core, Entry, with_protocols},
+    core::{Access, Core, with_protocols},
     drain,
-    index::{
-        Index,
-        feed::{Feed, Kind},
-    },
+    index::Index,
+    keeper::Keeper,
     limits::InForce,
     metrics::Metrics,
-    probes::Reachability,
     rules::Fairness,
+    shards::{Entry, Shards},
     status::{FileStatus, GatewayStatus},
-    upstream::Shard,
     worker::Worker,
 };
 
@@ -70,6 +67,7 @@ type Socket = (std::net::TcpStream, SocketAddr, Place);
 /// Dropping it stops it at once; [`shutdown`](Self::shutdown) lets what runs finish.
 pub struct Gateway {
     core: Arc<Core>,
+    keeper: Keeper,
     address: SocketAddr,
     admin_address: SocketAddr,
     phase: watch::Sender<Phase>,
@@ -80,7 +78,7 @@ pub struct Gateway {
     /// Closed when the last worker has ended, and nobody listens for clients any more.
     ended: mpsc::Receiver<()>,
     /// Dropped after the workers have ended: their last lines are written.
-    _access_log: Option<access_log::Writer>,
+    access_log: Mutex<Option<access_log::Writer>>,
 }
 
 impl Gateway {
@@ -106,10 +104,13 @@ impl Gateway {
             n => n,
         };
         let mut core = build(&options, clock, workers)?;
-        let clock = core.clock.clone();
-        let access_log = options.access_log.as_ref().map(|log| access_log::Writer::start(log, clock));
-        let (access_log, writer) = access_log.transpose().map_err(io("access log"))?.unzip();
-        core.access_log = access_log;
+        let mut writer = None;
+        if let Some(log) = &options.access_log {
+            let opened = access_log::Output::open(&log.sink);
+            let started = opened.and_then(|output| access_log::Writer::start(log, output, core.clock.clone()));
+            let (log, thread) = started.map_err(io("accessLog.file"))?;
+            (core.access_log, writer) = (log.into(), Some(thread));
+        }
         look(&mut core);
         let core = Arc::new(core);
         let control = runtime::Builder::new_multi_thread()
@@ -147,18 +148,11 @@ impl Gateway {
             accepting.await;
         });
         control.spawn(admin::run(admin, core.clone(), members.clone(), watch));
-        for gate in core.shards.iter().filter_map(|s| s.gate.clone()) {
-            control.spawn(gate.run(std::future::pending()));
-        }
-        if options.directory == Directory::Watch {
-            for (shard, kind) in
-                (0..core.shards.len()).flat_map(|s| [(s, Kind::LogicalClusters), (s, Kind::Workspaces)])
-            {
-                control.spawn(Feed { core: core.clone(), shard, kind, pool: workers }.run());
-            }
-        }
+        let follows = options.directory == Directory::Watch;
+        let keeper = Keeper::start(core.clone(), control.handle().clone(), follows);
         Ok(Self {
             core,
+            keeper,
             address,
             admin_address,
             phase,
@@ -166,7 +160,7 @@ impl Gateway {
             members,
             workers: threads,
             ended,
-            _access_log: writer,
+            access_log: Mutex::new(writer),
         })
     }
 
@@ -207,10 +201,21 @@ impl Gateway {
     }
 
     /// Puts other settings in force while requests are served. Running requests keep what they have: with fewer seats
-    /// new ones wait until enough of them are free. Shards that are not there yet, or not in the settings, stay as they
-    /// are.
-    pub fn apply(&self, settings: &Settings) {
-        self.core.apply(settings);
+    /// new ones wait until enough of them are free.
+    ///
+    /// Workspaces of a shard that comes are found as soon as it has told them. Those of one that goes are not found any
+    /// more; what runs there, and who waits for its seats, is finished. Where one comes in the place of another of the same
+    /// name, the old one serves until the new one has told its workspaces, but no longer than half a minute.
+    ///
+    /// # Errors
+    /// What of it cannot be done. Nothing has changed then.
+    pub fn apply(&self, settings: &Settings) -> Result<(), ApplyError> {
+        let Applied { moves, writer } = self.core.apply(settings)?;
+        self.keeper.follow(moves);
+        if writer.is_some() {
+            *self.access_log.lock().unwrap_or_else(PoisonError::into_inner) = writer;
+        }
+        Ok(())
     }
 
     /// Asks the clients of all connections there are to make new ones, because whom they show their certificate has
@@ -298,39 +303,26 @@ pub(crate) fn build(options: &GatewayOptions, clock: WallClock, workers: usize) 
     let fairness = options.fairness.as_ref();
     let fairness = fairness.map(|config| Fairness::new(config, options.compat, &options.shards, &index));
     let entry = |shard: &crate::ShardOptions| {
-        let gate = fairness.as_ref().map(|fairness| {
-            let profile = fairness.rules().profile.clone();
-            let options = GateOptions { seats: shard.seats, profile, clock: clock.clone() };
-            Gate::with_policy(options, fairness.policy(&index))
-        });
-        let (observers, feed) = shard.observers.clone().unzip();
-        Ok(Entry {
-            // One more pool than workers: for the gateway's own requests.
-            shard: Shard::new(shard, &options.limits, workers + 1)?,
-            gate,
-            seats: AtomicU32::new(shard.seats),
-            reachability: Reachability::default(),
-            observers,
-            feed,
-        })
+        let gate = fairness.as_ref().map(|fairness| fairness.gate(shard.seats, &clock, &index));
+        Entry::new(shard, gate, &options.limits, workers)
     };
-    let shards = options.shards.iter().map(entry).collect::<Result<Box<[_]>, StartError>>()?;
+    let shards = Shards::new(options.shards.iter().map(entry).collect::<Result<_, StartError>>()?);
     Ok(Core {
         tls: ArcSwapOption::from(options.tls.as_deref().map(with_protocols)),
         access: ArcSwap::from_pointee(Access::new(options.anonymous, &options.drop_groups)),
         own_identity: Core::own_identity(),
         limits: InForce::new(options.limits),
-        platform: options.shards.iter().position(|s| s.name == "root").unwrap_or(0),
         index,
         lookups: AtomicUsize::new(0),
         census: Arc::default(),
         silent: AtomicUsize::new(0),
         tunnels: AtomicUsize::new(0),
         shards,
+        workers,
         fairness,
         watches: WatchTracker::new(WatchOptions { compat: options.compat, ..WatchOptions::default() }),
         metrics: Metrics::new(),
-        access_log: None,
+        access_log: OnceLock::new(),
         config: Mutex::new(None),
         was_ready: AtomicBool::new(false),
         leaving: AtomicBool::new(false),
@@ -397,11 +389,11 @@ async fn work(worker: Arc<Worker>, mut inbox: mpsc::Receiver<Socket>, mut phase:
     loop {
         tokio::select! {
             Some((socket, address, place)) = inbox.recv() => {
-                let (worker, tls) = (worker.clone(), worker.core.tls.load_full().map(TlsAcceptor::from));
+                let worker = worker.clone();
                 tokio::spawn(async move {
                     let (_open, _place) = (Open(worker.clone()), place);
                     if let Ok(tcp) = TcpStream::from_std(socket) {
-                        connection::run(worker, tls, tcp, address).await;
+                        connection::run(worker, tcp, address).await;
                     }
                 });
             }

@@ -6,6 +6,8 @@
 //!
 //! While a cluster moves two shards hold it. Each holder is noted; the one whose LogicalCluster names it as its shard
 //! wins, otherwise the older one.
+//!
+//! Shards come and go; their numbers are never given twice.
 
 pub(crate) mod feed;
 mod objects;
@@ -15,7 +17,7 @@ use std::{
     sync::{
         Arc,
         atomic::{
-            AtomicBool, AtomicU8, AtomicU32,
+            AtomicBool, AtomicU8, AtomicU32, AtomicUsize,
             Ordering::{Acquire, Relaxed, Release},
         },
     },
@@ -34,10 +36,12 @@ const WORKSPACES: u8 = 2;
 /// The directory of workspaces.
 pub(crate) struct Index {
     is_static: AtomicBool,
+    /// The shard of every path when it is.
+    only: AtomicUsize,
     clusters: DashMap<ClusterName, Vec<Claim>>,
     /// Labels that workspaces carry in their parents, by the cluster behind them. A tenant cannot write there.
     labels: DashMap<ClusterName, Labels>,
-    shards: Box<[Shard]>,
+    shards: boxcar::Vec<Shard>,
     /// Counts changes, for those who wait for one.
     moves: watch::Sender<u64>,
 }
@@ -74,6 +78,7 @@ pub(crate) enum News {
 #[derive(Default)]
 struct Shard {
     synced: AtomicU8,
+    is_gone: AtomicBool,
     /// Clusters it holds.
     clusters: AtomicU32,
     /// Workspaces by the cluster they are in, then by name.
@@ -123,6 +128,7 @@ impl Index {
     pub(crate) fn new(directory: Directory, shards: usize) -> Self {
         Self {
             is_static: AtomicBool::new(directory == Directory::Static),
+            only: AtomicUsize::new(0),
             clusters: DashMap::new(),
             labels: DashMap::new(),
             shards: (0..shards).map(|_| Shard::default()).collect(),
@@ -130,20 +136,39 @@ impl Index {
         }
     }
 
-    /// Whether every path belongs to the first shard.
+    /// Another shard: its number.
+    pub(crate) fn add_shard(&self) -> usize {
+        self.shards.push(Shard::default())
+    }
+
+    /// A shard is about to go: what it may hold besides is not waited for.
+    pub(crate) fn leave(&self, shard: usize) {
+        if let Some(shard) = self.shards.get(shard) {
+            shard.is_gone.store(true, Relaxed);
+        }
+        self.moved();
+    }
+
+    /// Those that are not about to go.
+    fn staying(&self) -> impl Iterator<Item = &Shard> {
+        self.shards.iter().map(|(_, shard)| shard).filter(|shard| !shard.is_gone.load(Relaxed))
+    }
+
+    /// Whether every path belongs to one shard.
     pub(crate) fn is_static(&self) -> bool {
         self.is_static.load(Acquire)
     }
 
-    /// From now on every path belongs to the first shard.
-    pub(crate) fn become_static(&self) {
+    /// From now on every path belongs to this shard.
+    pub(crate) fn become_static(&self, shard: usize) {
+        self.only.store(shard, Relaxed);
         self.is_static.store(true, Release);
         self.moved();
     }
 
     /// Whether at least one shard's workspaces are known.
     pub(crate) fn is_ready(&self) -> bool {
-        self.is_static() || self.shards.iter().any(Shard::is_synced)
+        self.is_static() || self.staying().any(Shard::is_synced)
     }
 
     /// Whether a shard has told all it holds.
@@ -151,9 +176,14 @@ impl Index {
         self.is_static() || self.shards.get(shard).is_some_and(Shard::is_synced)
     }
 
+    /// Whether a shard has told its logical clusters: it has such.
+    pub(crate) fn has_clusters(&self, shard: usize) -> bool {
+        self.shards.get(shard).is_some_and(|shard| shard.synced.load(Relaxed) & CLUSTERS != 0)
+    }
+
     /// How many shards have not told all they hold.
     pub(crate) fn unheard(&self) -> usize {
-        self.shards.iter().filter(|shard| !shard.is_synced()).count()
+        self.staying().filter(|shard| !shard.is_synced()).count()
     }
 
     /// Changes from now on.
@@ -173,9 +203,9 @@ impl Index {
     /// Finds the shard of a well-formed path.
     pub(crate) fn lookup(&self, path: &str) -> Lookup {
         if self.is_static() {
-            return Lookup::Found { name: ClusterName::standing_for(path), shard: 0 };
+            return Lookup::Found { name: ClusterName::standing_for(path), shard: self.only.load(Relaxed) };
         }
-        self.walk(path).unwrap_or_else(|| Lookup::Unknown { certain: self.shards.iter().all(Shard::is_synced) })
+        self.walk(path).unwrap_or_else(|| Lookup::Unknown { certain: self.staying().all(Shard::is_synced) })
     }
 
     fn walk(&self, path: &str) -> Option<Lookup> {
@@ -281,13 +311,24 @@ impl Index {
 
     /// A shard has told all its clusters: what it holds otherwise is gone. Returns the names that went.
     pub(crate) fn sync_clusters(&self, shard: usize, all: &HashSet<ClusterName>) -> Vec<ClusterName> {
+        let gone = self.keep_clusters(shard, all);
+        self.mark_synced(shard, CLUSTERS);
+        gone
+    }
+
+    /// A shard is gone, with all it holds. Returns the names of its clusters.
+    pub(crate) fn forget_shard(&self, shard: usize) -> Vec<ClusterName> {
+        self.keep_workspaces(shard, &HashSet::new());
+        self.keep_clusters(shard, &HashSet::new())
+    }
+
+    fn keep_clusters(&self, shard: usize, all: &HashSet<ClusterName>) -> Vec<ClusterName> {
         let mine = |claims: &[Claim]| claims.iter().any(|c| c.shard == shard);
         let gone: Vec<_> =
             self.clusters.iter().filter(|e| mine(e) && !all.contains(e.key())).map(|e| e.key().clone()).collect();
         gone.iter().for_each(|name| {
             self.remove_cluster(shard, name);
         });
-        self.mark_synced(shard, CLUSTERS);
         gone
     }
 
@@ -314,26 +355,41 @@ impl Index {
     pub(crate) fn remove_workspace(&self, shard: usize, parent: &ClusterName, name: &str) {
         let Some(shard) = self.shards.get(shard) else { return };
         let removed = shard.children.get_mut(parent).and_then(|mut children| children.remove(name));
-        if let Some(cluster) = removed.and_then(|workspace| workspace.cluster) {
-            self.labels.remove(&cluster);
-        }
         shard.children.remove_if(parent, |_, children| children.is_empty());
+        if let Some(cluster) = removed.and_then(|workspace| workspace.cluster) {
+            self.drop_labels(parent, name, &cluster);
+        }
         self.moved();
     }
 
     /// A shard has told all its workspaces: what it holds otherwise is gone.
     pub(crate) fn sync_workspaces(&self, shard: usize, all: &HashSet<(ClusterName, Box<str>)>) {
+        self.keep_workspaces(shard, all);
+        self.mark_synced(shard, WORKSPACES);
+    }
+
+    fn keep_workspaces(&self, shard: usize, all: &HashSet<(ClusterName, Box<str>)>) {
         let Some(entry) = self.shards.get(shard) else { return };
         let told = |parent: &ClusterName, name: &str| all.contains(&(parent.clone(), name.into()));
         let mut gone = Vec::new();
         entry.children.retain(|parent, children| {
-            gone.extend(children.extract_if(|name, _| !told(parent, name)).filter_map(|(_, w)| w.cluster));
+            let went = children.extract_if(|name, _| !told(parent, name));
+            gone.extend(went.filter_map(|(name, workspace)| Some((parent.clone(), name, workspace.cluster?))));
             !children.is_empty()
         });
-        gone.iter().for_each(|cluster| {
+        gone.iter().for_each(|(parent, name, cluster)| self.drop_labels(parent, name, cluster));
+    }
+
+    /// Forgets the labels of the cluster behind a workspace, unless another shard, to which its parent is moving, has told
+    /// them too.
+    fn drop_labels(&self, parent: &ClusterName, name: &str, cluster: &ClusterName) {
+        let tells = |shard: &Shard| {
+            let children = shard.children.get(parent);
+            children.is_some_and(|c| c.get(name).is_some_and(|workspace| workspace.cluster.as_ref() == Some(cluster)))
+        };
+        if !self.shards.iter().any(|(_, shard)| tells(shard)) {
             self.labels.remove(cluster);
-        });
-        self.mark_synced(shard, WORKSPACES);
+        }
     }
 
     fn mark_synced(&self, shard: usize, part: u8) {

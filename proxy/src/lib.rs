@@ -18,6 +18,7 @@ mod access_log;
 mod admin;
 mod admission;
 mod ahead;
+mod apply;
 mod body;
 mod census;
 mod clock;
@@ -40,6 +41,7 @@ mod index;
 mod inflight;
 mod initial;
 mod io;
+mod keeper;
 mod limits;
 mod metered;
 mod metrics;
@@ -57,6 +59,7 @@ mod route;
 mod rules;
 mod series;
 mod serve;
+mod shards;
 mod source;
 mod stamp;
 mod status;
@@ -71,7 +74,7 @@ pub use self::{
     body::{Body, BoxError},
     gateway::Gateway,
     options::{
-        Directory, GatewayOptions, Limits, LocalService, RemoteOptions, Settings, ShardOptions, ShardSettings,
-        StartError, Upstream,
+        ApplyError, Directory, GatewayOptions, Limits, LocalService, RemoteOptions, Settings, ShardOptions, StartError,
+        Upstream,
     },
 };

@@ -1,7 +1,7 @@
 //! The limits in force, replaced by a reload while requests read them.
 //!
 //! A request reads several of them, so reading costs two plain loads and no lock, no counter and no copy: every version stays
-//! where it is as long as the gateway runs. There is room for [`VERSIONS`] of them.
+//! where it is as long as the gateway runs. There is room for [`VERSIONS`] different ones.
 
 use std::{
     ops::Deref,
@@ -32,13 +32,15 @@ impl InForce {
         Self { versions, now: AtomicUsize::new(VERSIONS), start }
     }
 
-    /// Puts others in force, for what comes from now on. `false`: there have been too many.
+    /// Puts others in force, for what comes from now on. `false`, and nothing changes: there have been too many.
     pub(crate) fn replace(&self, limits: Limits) -> bool {
         if **self == limits {
             return true;
         }
-        let free = self.versions.iter().position(|version| version.set(Box::new(limits)).is_ok());
-        free.is_some_and(|at| {
+        // Those that have been in force before stand there still.
+        let holds = |version: &OnceLock<Box<Limits>>| **version.get_or_init(|| Box::new(limits)) == limits;
+        let found = self.versions.iter().position(holds);
+        found.is_some_and(|at| {
             self.now.store(at, Release);
             true
         })
@@ -58,15 +60,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_latest_counts_until_there_is_no_room() {
+    fn the_latest_counts_until_there_is_no_room_and_those_of_before_take_none() {
         let limits = InForce::new(Limits::default());
         assert_eq!(*limits, Limits::default());
-        for streams in 1..=1024 {
-            assert!(limits.replace(Limits { streams, ..Limits::default() }));
-            assert!(limits.replace(Limits { streams, ..Limits::default() }), "the same again takes no room");
+        let of = |streams| Limits { streams, ..Limits::default() };
+        for _ in 0..VERSIONS {
+            for streams in [1, 2] {
+                assert!(limits.replace(of(streams)));
+                assert_eq!(limits.streams, streams);
+            }
+        }
+        for streams in 3..=1024 {
+            assert!(limits.replace(of(streams)));
+            assert!(limits.replace(of(streams)), "the same again takes no room");
             assert_eq!(limits.streams, streams);
         }
-        assert!(!limits.replace(Limits::default()));
-        assert_eq!(limits.streams, 1024);
+        assert!(!limits.replace(of(1025)));
+        assert_eq!(limits.streams, 1024, "what is refused changes nothing");
+        assert!(limits.replace(of(2)));
+        assert_eq!(limits.streams, 2);
     }
 }

@@ -97,19 +97,37 @@ pub struct Settings {
     pub anonymous: bool,
     /// Groups that are never passed on to a shard.
     pub drop_groups: Vec<String>,
-    /// By name.
-    pub shards: Vec<ShardSettings>,
-    /// All but those that belong to connections to shards, which are read at the start.
+    /// All shards there are to be; at least one. A shard is known by its name, URL and protocol: its seats and its TLS
+    /// may be others, what differs otherwise is another shard. `None` leaves them as they are.
+    pub shards: Option<Vec<ShardOptions>>,
+    /// Those of connections to shards count for shards that come.
     pub limits: Limits,
+    /// A line for each request; `None` writes none.
+    pub access_log: Option<config::AccessLog>,
 }
 
-/// What can be changed of a shard.
-#[derive(Clone)]
-pub struct ShardSettings {
-    /// Its name.
-    pub name: String,
-    /// Requests it should work on at once.
-    pub seats: u32,
+/// Why settings were not put in force.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ApplyError {
+    /// There would be nothing to forward to, or nowhere.
+    #[error(transparent)]
+    Shard(#[from] StartError),
+    /// Every request goes to the one shard there is.
+    #[error(
+        "shards: the only one serves no logical clusters, so that every request is for it, and none would be for others; \
+         want it alone, or a restart"
+    )]
+    Static,
+    /// Numbers of shards are not given twice.
+    #[error("shards: too many have come and gone since the start; want a restart")]
+    TooManyShards,
+    /// See [`Settings::limits`].
+    #[error("limits: too many different ones have been in force since the start; want earlier ones, or a restart")]
+    TooManyLimits,
+    /// The file cannot be opened.
+    #[error("accessLog.file: {0}")]
+    AccessLog(std::io::Error),
 }
 
 /// Why a gateway did not start.

@@ -209,7 +209,7 @@ impl Replay {
             let front = UserInfo::new("front", &["system:masters", "system:authenticated"]);
             let anonymous = Some(Arc::new(Identity::new(front, &[]).unwrap()));
             core.access.store(Arc::new(crate::core::Access { anonymous, drop_groups: Box::default() }));
-            let gate = core.shards[0].gate.clone().unwrap();
+            let gate = core.shards.get(0).unwrap().gate.clone().unwrap();
             taken = Some((gate, core.clock.clone(), watches(&core.watches, vectors)));
         };
         let options = options(vectors, shard(&parked, (counts, feed)));

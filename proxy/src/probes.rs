@@ -17,9 +17,10 @@ use http::{Method, Response, StatusCode};
 
 use crate::{
     Body,
-    core::{Core, Entry},
+    core::Core,
     index::feed::Kind,
     refusal::{answer, text},
+    shards::Entry,
     status,
 };
 
@@ -146,7 +147,7 @@ fn readiness(core: &Core) -> Vec<Check> {
         Check { name: "index".into(), outcome: index(core) },
         Check { name: "configuration".into(), outcome: configuration(core) },
     ];
-    checks.extend(core.shards.iter().enumerate().map(|(number, entry)| Check {
+    checks.extend(core.shards.iter().map(|(number, entry)| Check {
         name: format!("shard/{}", entry.shard.name),
         outcome: shard(core, number, entry),
     }));
@@ -154,7 +155,7 @@ fn readiness(core: &Core) -> Vec<Check> {
 }
 
 fn index(core: &Core) -> Outcome {
-    let unheard = || core.shards.iter().enumerate().filter(|(number, _)| !core.index.is_synced(*number));
+    let unheard = || core.shards.iter().filter(|(number, _)| !core.index.is_synced(*number));
     if core.was_ready.load(Relaxed) {
         return Outcome::Well;
     }

@@ -118,7 +118,7 @@ fn cut<'a>(path: &'a str, rest: &str) -> (&'a str, &'a str) {
 fn platform(core: &Core, uri: &Uri, rest: &str) -> Route {
     let rest_at = cut(uri.path(), rest).0.len();
     Route {
-        shard: core.platform,
+        shard: core.shards.platform(),
         workspace: None,
         is_wildcard: false,
         uri: origin_form(uri),

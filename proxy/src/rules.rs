@@ -8,9 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 use config::{Compat, FairnessConfig, Weight, WorkspaceClass};
-use fairness::{GatePolicy, PricingOptions, Profile, scheduler};
+use fairness::{Gate, GateOptions, GatePolicy, PricingOptions, Profile, scheduler};
 
-use crate::{ShardOptions, flows::FlowMetrics, index::Index, rates::Rates, status::FileStatus, uids::UidHeaders};
+use crate::{
+    ShardOptions, clock::WallClock, flows::FlowMetrics, index::Index, rates::Rates, status::FileStatus,
+    uids::UidHeaders,
+};
 
 /// One snapshot.
 pub(crate) struct Rules {
@@ -179,8 +182,14 @@ impl Fairness {
         self.lock().refused(error);
     }
 
+    /// The gate of a shard with so many seats, under the snapshot in force.
+    pub(crate) fn gate(&self, seats: u32, clock: &Arc<WallClock>, index: &Arc<Index>) -> Arc<Gate> {
+        let options = GateOptions { seats, profile: self.rules().profile.clone(), clock: clock.clone() };
+        Gate::with_policy(options, self.policy(index))
+    }
+
     /// The gates' policy: the first class that matches a workspace's path and labels counts.
-    pub(crate) fn policy(&self, index: &Arc<Index>) -> GatePolicy {
+    fn policy(&self, index: &Arc<Index>) -> GatePolicy {
         let (rules, index) = (self.rules.clone(), index.clone());
         let lookup = move |name: &apiserver_api::ClusterName| {
             let rules = rules.load();

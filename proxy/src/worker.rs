@@ -38,8 +38,6 @@ pub(crate) struct Worker {
     pub(crate) phases: Phases,
     /// Everything that still runs is being dropped.
     pub(crate) is_stopped: AtomicBool,
-    /// This thread's own handles of the shards' gates, by the shard's number.
-    gates: Box<[Option<Arc<Gate>>]>,
     /// Bytes of answers that have been read ahead of their clients.
     pub(crate) ahead: Budget,
     next_id: AtomicU64,
@@ -181,7 +179,6 @@ impl Worker {
     pub(crate) fn new(number: usize, core: Arc<Core>) -> Self {
         Self {
             number,
-            gates: core.shards.iter().map(|entry| entry.gate.as_ref().map(|gate| gate.for_thread())).collect(),
             core,
             in_flight: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
@@ -198,9 +195,9 @@ impl Worker {
         }
     }
 
-    /// The gate of a shard; `None` without fairness.
+    /// This thread's own handle of the gate of a shard; `None` without fairness.
     pub(crate) fn gate(&self, shard: usize) -> Option<&Arc<Gate>> {
-        self.gates.get(shard)?.as_ref()
+        self.core.shards.gate(shard, self.number)
     }
 
     /// Seconds since the start, never 0.
@@ -400,7 +397,8 @@ impl Worker {
             .collect();
         // Outside the locks: a waker may run arbitrary code.
         due.into_iter().for_each(Action::fire);
-        self.core.shards.iter().for_each(|s| s.shard.sweep(self.number));
+        // Those that are gone too, until their connections are.
+        self.core.shards.all().for_each(|(_, entry)| entry.shard.sweep(self.number));
     }
 
     fn is_late(&self, link: &Link, now: u32) -> bool {

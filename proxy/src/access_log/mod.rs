@@ -19,19 +19,23 @@ mod writer;
 
 use std::{
     cell::RefCell,
+    io,
     sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
         mpsc::{SyncSender, TrySendError},
     },
 };
 
-use config::AccessLog as Settings;
+use config::{AccessLog as Settings, Sink};
 use fairness::Cost;
 use http::{Request, Version, header::USER_AGENT};
 
 use self::texts::{Piece, Texts};
-pub(crate) use self::{line::Line, writer::Writer};
+pub(crate) use self::{
+    line::Line,
+    writer::{Output, Writer},
+};
 use crate::{
     admission::Ticket,
     connection::Peer,
@@ -58,13 +62,21 @@ thread_local! {
     static SPARE: RefCell<Spare> = const { RefCell::new(Vec::new()) };
 }
 
-/// What the workers know of the log.
+/// What the workers know of the log. Its settings may be others at any time.
 pub(crate) struct AccessLog {
     lines: SyncSender<Box<Draft>>,
     /// A request whose number, mixed, is below this is logged.
-    below: u64,
+    below: AtomicU64,
     quota: Quota,
     pub(crate) counts: Arc<Counts>,
+    place: Arc<Mutex<Place>>,
+}
+
+/// Where the lines go. A std mutex around it: the writer looks once for each write.
+struct Place {
+    sink: Sink,
+    /// Opened, and not yet taken by the writer.
+    next: Option<Output>,
 }
 
 /// Lines by what became of them.
@@ -82,7 +94,7 @@ pub(crate) struct Counts {
 /// What all workers together may log of what went wrong, this second: the second, and the lines so far. Touched by
 /// requests that went wrong only.
 struct Quota {
-    max: u32,
+    max: AtomicU32,
     used: AtomicU64,
 }
 
@@ -94,7 +106,7 @@ impl Quota {
         let next = |used: u64| {
             let (second, count) = (used >> 32, used & u64::from(u32::MAX));
             let (second, count) = if now > second { (now, 0) } else { (second, count) };
-            (count < u64::from(self.max)).then_some(second << 32 | (count + 1))
+            (count < u64::from(self.max.load(Relaxed))).then_some(second << 32 | (count + 1))
         };
         self.used.fetch_update(Relaxed, Relaxed, next).is_ok()
     }
@@ -110,12 +122,35 @@ impl AccessLog {
     /// Whether a request of this number is logged when all goes well.
     fn is_sampled(&self, number: u64) -> bool {
         // All means all, the largest number too.
-        self.below == u64::MAX || mix(number) < self.below
+        let below = self.below.load(Relaxed);
+        below == u64::MAX || mix(number) < below
     }
 
     /// Whether what goes wrong is logged beyond the sample.
     fn is_told_of_errors(&self) -> bool {
-        self.quota.max > 0
+        self.quota.max.load(Relaxed) > 0
+    }
+
+    /// Where the lines of other settings are to go, if it is not where they go now.
+    ///
+    /// # Errors
+    /// It cannot be opened, or is no file.
+    pub(crate) fn open(&self, settings: &Settings) -> io::Result<Option<Output>> {
+        let is_same = self.place().sink == settings.sink;
+        if is_same { Ok(None) } else { Output::open(&settings.sink).map(Some) }
+    }
+
+    /// Puts other settings in force, with what has been opened for them; `None` logs nothing more.
+    pub(crate) fn set(&self, settings: Option<&Settings>, output: Option<Output>) {
+        if let (Some(settings), Some(output)) = (settings, output) {
+            *self.place() = Place { sink: settings.sink.clone(), next: Some(output) };
+        }
+        self.below.store(settings.map_or(0, |log| threshold(log.per_million)), Relaxed);
+        self.quota.max.store(settings.map_or(0, |log| log.errors_per_second), Relaxed);
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Passes a draft on to the writer, or back to be used again.
@@ -187,7 +222,7 @@ pub(crate) struct Draft {
 impl Draft {
     /// Begins one for a request that has just arrived, if anybody will read it. The span is for what is done for it.
     pub(crate) fn begin<B>(worker: &Worker, peer: &Peer, request: &Request<B>) -> (Option<Box<Self>>, tracing::Span) {
-        let log = worker.core.access_log.as_ref();
+        let log = worker.core.access_log.get();
         let is_sampled = log.is_some_and(|log| log.is_sampled(worker.next_number()));
         let uri = request.uri();
         let span = tracing::debug_span!(
@@ -293,7 +328,7 @@ impl Draft {
         {
             line.trace(span);
         }
-        match &worker.core.access_log {
+        match worker.core.access_log.get() {
             Some(log) => log.end(self, trail),
             None => recycle(self),
         }

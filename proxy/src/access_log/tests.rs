@@ -13,12 +13,13 @@ use super::*;
 use crate::{Body, Gateway, GatewayOptions, Limits, LocalService, ShardOptions, Upstream, clock::WallClock};
 
 fn quota(max: u32) -> Quota {
-    Quota { max, used: 0.into() }
+    Quota { max: max.into(), used: 0.into() }
 }
 
 fn log(per_million: u32) -> AccessLog {
     let (lines, _) = std::sync::mpsc::sync_channel(1);
-    AccessLog { lines, below: threshold(per_million), quota: quota(0), counts: Arc::default() }
+    let place = Arc::new(Mutex::new(Place { sink: Sink::Stdout, next: None }));
+    AccessLog { lines, below: threshold(per_million).into(), quota: quota(0), counts: Arc::default(), place }
 }
 
 #[test]
@@ -45,7 +46,7 @@ fn what_goes_wrong_is_logged_up_to_a_limit_a_second() {
         [true, true, false, true, true, false, true, true, false],
         "one that is late counts for the newest"
     );
-    assert!(!Quota { max: 0, used: 0.into() }.take(1));
+    assert!(!Quota { max: 0.into(), used: 0.into() }.take(1));
 }
 
 #[test]

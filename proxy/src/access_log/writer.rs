@@ -14,7 +14,7 @@ use std::{
     },
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
         mpsc::{Receiver, RecvTimeoutError, sync_channel},
     },
@@ -24,7 +24,7 @@ use std::{
 
 use config::{AccessLog as Settings, Sink};
 
-use super::{AccessLog, Counts, Draft, LINES_MAX, Line, Quota, threshold};
+use super::{AccessLog, Counts, Draft, LINES_MAX, Line, Place, Quota, threshold};
 use crate::clock::WallClock;
 
 /// How long lines are gathered.
@@ -43,20 +43,31 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Opens the sink and starts the thread; the other half is for the workers.
+    /// Starts the thread, which writes to `output`; the other half is for the workers.
     ///
     /// # Errors
-    /// The file cannot be opened, or is no file.
-    pub(crate) fn start(settings: &Settings, clock: Arc<WallClock>) -> io::Result<(AccessLog, Self)> {
-        let mut sink = Output::open(&settings.sink)?;
+    /// There is no thread to be had.
+    pub(crate) fn start(
+        settings: &Settings,
+        mut output: Output,
+        clock: Arc<WallClock>,
+    ) -> io::Result<(AccessLog, Self)> {
         let (sender, lines) = sync_channel(LINES_MAX);
         let (counts, stop) = (Arc::new(Counts::default()), Arc::new(AtomicBool::new(false)));
         let (shared, ending) = (counts.clone(), stop.clone());
         let gather = || thread::sleep(GATHER);
-        let body = move || write_all(&lines, &mut |batch| sink.write(batch), gather, &clock, &shared, &ending);
+        let place = Arc::new(Mutex::new(Place { sink: settings.sink.clone(), next: None }));
+        let goes_to = place.clone();
+        let mut sink = move |batch: &[u8]| {
+            if let Some(next) = goes_to.lock().unwrap_or_else(PoisonError::into_inner).next.take() {
+                output = next;
+            }
+            output.write(batch)
+        };
+        let body = move || write_all(&lines, &mut sink, gather, &clock, &shared, &ending);
         let thread = thread::Builder::new().name("fairgate-access-log".to_owned()).spawn(body)?;
-        let quota = Quota { max: settings.errors_per_second, used: 0.into() };
-        let log = AccessLog { lines: sender, below: threshold(settings.per_million), quota, counts };
+        let quota = Quota { max: settings.errors_per_second.into(), used: 0.into() };
+        let log = AccessLog { lines: sender, below: threshold(settings.per_million).into(), quota, counts, place };
         Ok((log, Self { stop, thread: Some(thread) }))
     }
 }
@@ -129,7 +140,7 @@ pub(super) fn write_all(
 }
 
 /// Where the lines go.
-struct Output {
+pub(crate) struct Output {
     /// `None` for standard output.
     path: Option<PathBuf>,
     file: File,
@@ -138,7 +149,9 @@ struct Output {
 }
 
 impl Output {
-    fn open(sink: &Sink) -> io::Result<Self> {
+    /// # Errors
+    /// The file cannot be opened, or is no file.
+    pub(crate) fn open(sink: &Sink) -> io::Result<Self> {
         let (path, file) = match sink {
             // A descriptor of its own: a reader that stalls must not hold up others who print.
             Sink::Stdout => (None, File::from(io::stdout().as_fd().try_clone_to_owned()?)),

@@ -16,7 +16,7 @@ use super::{
     News,
     objects::{Event, List, Object},
 };
-use crate::{Body, BoxError, core::Core, probes::Reachability, stamp::Stamp, upstream::SendError, worker::mix};
+use crate::{Body, BoxError, core::Core, stamp::Stamp, upstream::SendError, worker::mix};
 
 const PAGE: usize = 500;
 const PAGE_BYTES_MAX: usize = 64 << 20;
@@ -103,19 +103,20 @@ impl Feed {
             if is_watch && began.elapsed() >= WATCH_MIN {
                 backoff = BACKOFF_MIN;
             }
-            let entry = self.core.shards.get(self.shard).map_or("", |s| &*s.shard.name);
+            let Some(entry) = self.core.shards.get(self.shard) else { return };
+            let name = &*entry.shard.name;
             match outcome {
                 Ok(()) => continue,
                 Err(End::Expired) => revision = None,
-                Err(End::Absent(why)) if self.kind == Kind::LogicalClusters && self.core.shards.len() == 1 => {
+                Err(End::Absent(why)) if self.kind == Kind::LogicalClusters && self.core.shards.is_only(self.shard) => {
                     if !std::mem::replace(&mut is_told, true) {
                         tracing::info!(
-                            shard = entry,
+                            shard = name,
                             why,
                             "no logical clusters: every workspace path is served by this shard"
                         );
                     }
-                    self.core.index.become_static();
+                    self.core.index.become_static(self.shard);
                     self.answers();
                     // Nothing is followed, but it goes on being asked: so it is known whether the shard is there.
                     backoff = BACKOFF_MIN;
@@ -128,8 +129,9 @@ impl Feed {
                     if self.core.index.is_static() {
                         return;
                     }
-                    if !std::mem::replace(&mut is_told, true) {
-                        tracing::warn!(shard = entry, why, "no workspaces: logical clusters are found by name only");
+                    // Without logical clusters it is not followed at all, which is said elsewhere.
+                    if self.core.index.has_clusters(self.shard) && !std::mem::replace(&mut is_told, true) {
+                        tracing::warn!(shard = name, why, "no workspaces: logical clusters are found by name only");
                     }
                     sleep(ABSENT_RETRY).await;
                     continue;
@@ -137,8 +139,8 @@ impl Feed {
                 Err(error) => {
                     let is_echo = matches!(&error, End::Failed(e) if matches!(e.downcast_ref(), Some(SendError::Open)));
                     let error = chain(&error);
-                    tracing::warn!(shard = entry, kind = ?self.kind, error, "the index is not fed");
-                    self.reachability(|shard| shard.failed(self.kind, error, is_echo));
+                    tracing::warn!(shard = name, kind = ?self.kind, error, "the index is not fed");
+                    entry.reachability.failed(self.kind, error, is_echo);
                 }
             }
             if self.kind == Kind::Workspaces && self.core.index.is_static() {
@@ -151,19 +153,19 @@ impl Feed {
         }
     }
 
-    fn reachability(&self, tell: impl FnOnce(&Reachability)) {
-        if let Some(entry) = self.core.shards.get(self.shard) {
-            tell(&entry.reachability);
+    /// The shard is gone, and with it all that it held. Nobody follows it any more.
+    pub(crate) async fn forget(&self) {
+        for name in self.core.index.forget_shard(self.shard) {
+            self.gone(name).await;
         }
     }
 
     /// The shard has given what was asked for.
     fn answers(&self) {
-        self.reachability(|shard| {
-            if shard.works(self.kind) {
-                tracing::warn!(shard = self.shard, kind = ?self.kind, "the index is fed again");
-            }
-        });
+        let Some(entry) = self.core.shards.get(self.shard) else { return };
+        if entry.reachability.works(self.kind) {
+            tracing::warn!(shard = &*entry.shard.name, kind = ?self.kind, "the index is fed again");
+        }
     }
 
     /// Lists everything, tells the index, and returns the revision to watch from.
@@ -285,7 +287,8 @@ impl Feed {
             if let Some(child) = index.put_workspace(self.shard, cluster, &object.metadata.name, workspace) {
                 self.core.reclassify_rates(&child);
                 // The child may live on any shard.
-                self.core.shards.iter().filter_map(|s| s.gate.as_ref()).for_each(|g| g.reclassify_workspace(&child));
+                let gates = self.core.shards.all().filter_map(|(_, entry)| entry.gate.as_ref());
+                gates.for_each(|gate| gate.reclassify_workspace(&child));
             }
             return;
         }

@@ -144,3 +144,37 @@ fn labels_come_from_the_parent_and_go_with_the_workspace() {
     assert_eq!(index.describe(&name("a")).1, Labels::new());
     assert_eq!((index.held_by(0), index.describe(&name("b")).0), (1, "b".into()));
 }
+
+/// A shard goes while the one in its place tells the same: paths lead there, labels stay, and what only it held is gone.
+#[test]
+fn a_shard_that_goes_leaves_what_another_tells_too() {
+    let index = Index::new(Directory::Watch, 1);
+    let labels = Labels::from([("tier".to_owned(), "gold".to_owned())]);
+    let told =
+        |cluster: &str| Workspace { cluster: Some(name(cluster)), labels: labels.clone(), ..Workspace::default() };
+    let next = index.add_shard();
+    for shard in [0, next] {
+        for cluster in ["root", "one"] {
+            index.put_cluster(shard, &name(cluster), held(true));
+        }
+        index.put_workspace(shard, &name("root"), "org", told("one"));
+    }
+    index.put_cluster(0, &name("two"), held(true));
+    index.put_workspace(0, &name("root"), "lost", told("two"));
+    index.mark_synced(0, CLUSTERS | WORKSPACES);
+    let found = |shard| Lookup::Found { name: name("one"), shard };
+    assert_eq!((index.lookup("root:org"), index.unheard()), (found(0), 1));
+    index.leave(0);
+    assert_eq!(index.lookup("root:org"), found(0), "until the other one has told all");
+    assert!(!index.is_ready() && !index.is_synced(next));
+    index.mark_synced(next, CLUSTERS | WORKSPACES);
+    let mut gone = index.forget_shard(0);
+    gone.sort();
+    assert_eq!(gone, ["one", "root", "two"].map(name));
+    assert_eq!(index.lookup("root:org"), found(next));
+    assert_eq!((index.describe(&name("one")).1, index.describe(&name("two")).1), (labels, Labels::new()));
+    for lost in ["two", "root:lost"] {
+        assert_eq!(index.lookup(lost), Lookup::Unknown { certain: true }, "{lost}");
+    }
+    assert_eq!((index.held_by(0), index.held_by(next)), (0, 2));
+}

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use config::Protocol;
 use http::{
     HeaderValue, Uri,
@@ -99,13 +100,23 @@ pub(crate) struct Endpoint {
 
 struct Tls {
     name: ServerName<'static>,
+    offer: &'static [&'static [u8]],
+    /// Read for each connection.
+    connectors: ArcSwap<Connectors>,
+}
+
+struct Connectors {
     /// Offers what may be spoken.
     any: TlsConnector,
     /// Offers HTTP/1.1 only: for requests that switch protocols.
     h1: TlsConnector,
 }
 
-impl Tls {
+impl Connectors {
+    fn new(config: &rustls::ClientConfig, offer: &[&[u8]]) -> Self {
+        Self { any: Self::connector(config, offer), h1: Self::connector(config, &[H1]) }
+    }
+
     /// Offers these protocols, whatever the caller's configuration says.
     fn connector(config: &rustls::ClientConfig, offer: &[&[u8]]) -> TlsConnector {
         let mut config = config.clone();
@@ -126,13 +137,13 @@ impl Endpoint {
             (Some("https"), Some(config)) => {
                 let name = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
                 let name = ServerName::try_from(name).map_err(|_| "the host is no valid TLS server name")?;
-                let offer: &[&[u8]] = match options.protocol {
+                let offer: &'static [&'static [u8]] = match options.protocol {
                     Protocol::Auto => &[H2, H1],
                     Protocol::Http1 => &[H1],
                     Protocol::Http2 => &[H2],
                 };
-                let (any, h1) = (Tls::connector(config, offer), Tls::connector(config, &[H1]));
-                (Some(Tls { name, any, h1 }), Scheme::HTTPS, 443)
+                let connectors = ArcSwap::from_pointee(Connectors::new(config, offer));
+                (Some(Tls { name, offer, connectors }), Scheme::HTTPS, 443)
             }
             (Some("https"), None) => return Err("https needs TLS settings: a CA bundle"),
             _ => return Err("want http:// or https://"),
@@ -147,6 +158,13 @@ impl Endpoint {
             timeout: limits.connect_timeout,
             probes: Probes { after: limits.ping_interval, patience: limits.ping_timeout },
         })
+    }
+
+    /// Makes new connections by another configuration; without effect in plain text.
+    pub(crate) fn renew_tls(&self, config: &rustls::ClientConfig) {
+        if let Some(tls) = &self.tls {
+            tls.connectors.store(Arc::new(Connectors::new(config, tls.offer)));
+        }
     }
 
     /// Whether its connections may turn out to speak HTTP/2.
@@ -169,7 +187,8 @@ impl Endpoint {
             Ok::<_, BoxError>(match &self.tls {
                 None => Stream::Plain(tcp),
                 Some(tls) => {
-                    let connector = if only_h1 { &tls.h1 } else { &tls.any };
+                    let connectors = tls.connectors.load_full();
+                    let connector = if only_h1 { &connectors.h1 } else { &connectors.any };
                     Stream::Tls(Box::new(connector.connect(tls.name.clone(), tcp).await?))
                 }
             })

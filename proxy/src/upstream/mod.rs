@@ -180,6 +180,13 @@ impl Shard {
         }
     }
 
+    /// Makes new connections by another TLS configuration. Those that are open go on.
+    pub(crate) fn renew_tls(&self, config: &rustls::ClientConfig) {
+        if let Way::Remote(remote) = &self.way {
+            remote.endpoint.renew_tls(config);
+        }
+    }
+
     /// Whether it is spoken to over a connection, which can switch protocols.
     pub(crate) fn is_remote(&self) -> bool {
         matches!(self.way, Way::Remote(_))

@@ -1,6 +1,7 @@
 //! The gateway on loopback sockets, between clients and shards of the tests' own. One binary for all: each one more
 //! costs every build a link with everything below it.
 
+mod apply;
 mod door;
 mod exec;
 mod fairness;

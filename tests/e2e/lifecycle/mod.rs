@@ -5,6 +5,7 @@ mod gateway;
 mod load;
 mod reload;
 mod shard;
+mod shards;
 
 use std::{
     net::TcpListener,

@@ -214,3 +214,65 @@ async fn certificates_alone_may_change() {
         sleep(Duration::from_millis(20)).await;
     }
 }
+
+/// A fairness file that is newly named is judged with `gateway.yaml`: when it was wrong and is mended, both come into force.
+#[tokio::test]
+async fn a_fairness_file_that_is_named_and_wrong_is_looked_at_again_when_it_is_mended() {
+    let ca = Ca::new("ca");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    shard::serve(listener, None);
+    let (volume, gateway) = super::started(&ca, address, "").await;
+    // In a directory of its own, which nobody watches yet.
+    std::fs::create_dir(volume.path("rules")).unwrap();
+    volume.write("rules/fairness.yaml", "kind: Pod\n");
+    volume.rename("gateway.yaml", &config(&[address], 33, "fairness: { file: rules/fairness.yaml }\n"));
+    gateway.becomes("/configz", "refused", |_, text| text.contains("rules/fairness.yaml:1:")).await;
+    assert_eq!(gateway.config().await["generation"], 1);
+    let class = |name: &str| {
+        format!(
+            "apiVersion: fairgate.dev/v1alpha1\nkind: WorkspaceClass\nmetadata: {{ name: {name} }}\n\
+             spec: {{ match: {{ paths: ['*'] }}, nominalConcurrencyShares: 5 }}\n"
+        )
+    };
+    volume.write("rules/fairness.yaml", &class("all"));
+    let shows = gateway.generation(2).await;
+    assert_eq!((&shows["lastError"], &shows["generation"]), (&serde_json::Value::Null, &2.into()));
+    gateway.becomes("/metrics", "seats", |_, text| text.contains("fairgate_shard_seats{shard=\"root\"} 33")).await;
+    let page = gateway.becomes("/configz", "its rules", |_, text| text.contains("rules/fairness.yaml")).await;
+    let before = serde_json::from_str::<serde_json::Value>(&page).unwrap()["fairness"]["sha256"].clone();
+    // And it is followed from now on, alone.
+    volume.write("rules/fairness.yaml", &class("other"));
+    gateway
+        .becomes("/configz", "followed", |_, text| {
+            let shown: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
+            shown["fairness"]["sha256"].is_string() && shown["fairness"]["sha256"] != before
+        })
+        .await;
+    assert_eq!(gateway.config().await["generation"], 2);
+}
+
+/// OP-07: a broken `gateway.yaml` does not keep the certificates of the one in force from being renewed.
+#[tokio::test]
+async fn certificates_are_renewed_while_the_file_is_broken() {
+    let ca = Ca::new("ca");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    shard::serve(listener, None);
+    let first = ca.issue("first");
+    let good = config(&[address], 20, "");
+    let start = [("gateway.yaml", &*good), ("tls.crt", &first.0), ("tls.key", &first.1)];
+    let mut volume = Volume::new(&start);
+    let gateway = Serve::start(&volume.path("gateway.yaml"));
+    gateway.becomes("/readyz", "ready", |code, _| code == 200).await;
+    let refused = "fairgate_config_reloads_total{file=\"gateway\",outcome=\"refused\"} ";
+    for (broken, name) in [("a: [".to_owned(), "second"), (good.replace("seats: 20", "seats: 0"), "third")] {
+        let pair = ca.issue(name);
+        volume.swap(&[("gateway.yaml", &broken), ("tls.crt", &pair.0), ("tls.key", &pair.1)]);
+        becomes_shown(&ca, &gateway, name).await;
+        assert!(!gateway.config().await["lastError"].is_null(), "it is still refused");
+    }
+    let text = gateway.admin("/metrics").await.unwrap().1;
+    assert!(text.contains(&format!("{refused}2")), "each content is refused once: {text}");
+    assert_eq!(gateway.config().await["generation"], 1);
+}

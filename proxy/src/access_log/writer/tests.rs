@@ -121,8 +121,9 @@ fn held(lines: usize) -> Held {
         let gather = || _ = waits.fetch_add(1, Relaxed);
         write_all(&receiver, &mut sink, gather, &WallClock::new(), &shared, &ending);
     });
-    let quota = Quota { max: 0, used: 0.into() };
-    let log = AccessLog { lines: sender, below: u64::MAX, quota, counts };
+    let quota = Quota { max: 0.into(), used: 0.into() };
+    let place = Arc::new(Mutex::new(Place { sink: Sink::Stdout, next: None }));
+    let log = AccessLog { lines: sender, below: u64::MAX.into(), quota, counts, place };
     Held { log, stop, gathered, thread, writes, words }
 }
 
