@@ -5,7 +5,7 @@ use std::{fs, path::Path, sync::Arc, time::Duration};
 use anyhow::Context;
 use apiserver_api::{Status, url};
 use apiserver_cache::CacheServer;
-use apiserver_server::{ApiServer, Registry, Trust};
+use apiserver_server::{ApiServer, Registry, TokenKey, Trust};
 use apiserver_storage::{Embedded, Store};
 use config::{AccessLog, Compat, FairnessConfig, GatewayConfig, Limits, Source};
 use observers::Observers;
@@ -46,8 +46,10 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
 
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let shutdown = CancellationToken::new();
-    let server = api_server(&runtime, store.clone(), &url, &shutdown).map_err(|e| anyhow::anyhow!("the store: {e}"))?;
-    let cache = CacheServer::new(store.clone(), server_options(&url, &shutdown));
+    let tokens = pki::token_key(directory)?;
+    let server = api_server(&runtime, store.clone(), server_options(&url, &shutdown, Some(tokens)))
+        .map_err(|e| anyhow::anyhow!("the store: {e}"))?;
+    let cache = CacheServer::new(store.clone(), server_options(&url, &shutdown, None));
     let controllers = start_controllers(&runtime, server.registry(), &url, &shutdown);
     let counts = Observers::new(config.observers);
     let (feed, workspaces) = mpsc::channel(FEED);
@@ -142,10 +144,9 @@ fn open(path: &Path) -> Result<Arc<Embedded>, Failure> {
 fn api_server(
     runtime: &Runtime,
     store: Arc<dyn Store>,
-    url: &str,
-    shutdown: &CancellationToken,
+    options: apiserver_server::Options,
 ) -> Result<ApiServer, Status> {
-    let server = ApiServer::new(store, server_options(url, shutdown));
+    let server = ApiServer::new(store, options);
     runtime.block_on(server.bootstrap())?;
     Ok(server)
 }
@@ -165,8 +166,8 @@ fn healthy(store: Arc<Embedded>) -> Arc<dyn Fn() -> bool + Send + Sync> {
     Arc::new(move || store.failure().is_none())
 }
 
-fn server_options(url: &str, shutdown: &CancellationToken) -> apiserver_server::Options {
-    apiserver_server::Options { external_url: url.into(), shutdown: shutdown.clone() }
+fn server_options(url: &str, shutdown: &CancellationToken, tokens: Option<TokenKey>) -> apiserver_server::Options {
+    apiserver_server::Options { external_url: url.into(), shutdown: shutdown.clone(), token_key: tokens.map(Arc::new) }
 }
 
 /// API server and cache server as the gateway calls them. Nobody else can, so what it says of the user is believed.

@@ -13,6 +13,7 @@ use std::{
 
 use anyhow::{Context, Result, anyhow, bail};
 use apiserver_api::user::GROUP_MASTERS;
+use apiserver_server::TokenKey;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
@@ -78,6 +79,27 @@ pub(crate) fn load_or_create(directory: &Path) -> Result<DevPki> {
     let server = leaf("server", create_server)?;
     let admin = leaf("admin", create_admin)?;
     Ok(DevPki { ca_certificate: ca.certificate, server, admin })
+}
+
+/// The key that tokens of service accounts are signed with: that of `directory`, made on the first start.
+///
+/// # Errors
+/// A file that cannot be read or written, or is not what its name says.
+pub(crate) fn token_key(directory: &Path) -> Result<TokenKey> {
+    let path = directory.join("service-account.key");
+    let key = match fs::read_to_string(&path) {
+        Ok(pem) => KeyPair::from_pem(&pem),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            let key = KeyPair::generate()?;
+            write_private(&path, &key.serialize_pem())?;
+            Ok(key)
+        }
+        Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
+    };
+    let damaged =
+        || format!("{} is damaged; without it a new one is made, and tokens signed so far end", path.display());
+    let key = key.with_context(damaged)?;
+    TokenKey::new(&key.serialize_der(), key.public_key_raw()).with_context(damaged)
 }
 
 /// A server side TLS configuration that asks for client certificates of `client_ca` but does not insist.
@@ -306,13 +328,26 @@ mod tests {
         assert_ne!(first.server.certificate, second.server.certificate);
     }
 
+    #[test]
+    fn the_key_of_tokens_is_kept_and_one_that_is_none_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = token_key(directory.path()).unwrap();
+        assert_eq!(format!("{first:?}"), format!("{:?}", token_key(directory.path()).unwrap()));
+        fs::write(directory.path().join("service-account.key"), "nonsense").unwrap();
+        let error = token_key(directory.path()).err().unwrap();
+        assert!(format!("{error:#}").contains("service-account.key is damaged"), "{error:#}");
+    }
+
     #[cfg(unix)]
     #[test]
     fn keys_are_private() {
         use std::os::unix::fs::PermissionsExt;
         let directory = tempfile::tempdir().unwrap();
         load_or_create(directory.path()).unwrap();
-        let mode = fs::metadata(directory.path().join("ca.key")).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
+        token_key(directory.path()).unwrap();
+        for name in ["ca.key", "service-account.key"] {
+            let mode = fs::metadata(directory.path().join(name)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{name}");
+        }
     }
 }

@@ -41,6 +41,7 @@ impl CacheServer {
     pub fn new(store: Arc<dyn Store>, options: Options) -> Self {
         let service = Service {
             resources: resources::all(),
+            reviews: &[],
             discovery: resources::discovery(),
             openapi: None,
             address: path::address,

@@ -1,26 +1,59 @@
 //! Removing all objects of a namespace or of a logical cluster.
 
+use std::collections::BTreeMap;
+
 use apiserver_api::Status;
 use apiserver_machinery::{
     Resource,
     options::{DeleteOptions, ListOptions},
 };
 use apiserver_server::{Registry, registry::Collection};
+use serde::Deserialize;
 
 /// Objects that are listed at once.
 const PAGE: usize = 500;
 
-/// Deletes every object of `resource` in `of` and returns how many are left: those that finalizers hold.
+/// What could not be removed yet.
+#[derive(Debug, Default)]
+pub(crate) struct Left {
+    /// Objects that finalizers hold.
+    pub(crate) objects: usize,
+    /// How many of them each finalizer holds.
+    pub(crate) finalizers: BTreeMap<String, usize>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Stored {
+    metadata: Metadata,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Metadata {
+    finalizers: Option<Vec<String>>,
+}
+
+/// Deletes every object of `resource` in `of` and says what is left. Where the store counts none it is not asked.
 ///
 /// # Errors
 /// Those of list and delete; what was deleted before stays deleted.
-pub(crate) async fn remove(registry: &Registry, resource: &'static Resource, of: &Collection) -> Result<usize, Status> {
+pub(crate) async fn remove(registry: &Registry, resource: &'static Resource, of: &Collection) -> Result<Left, Status> {
+    let mut left = Left::default();
+    if registry.count(resource, of)? == 0 {
+        return Ok(left);
+    }
     let mut list = ListOptions { limit: Some(PAGE), ..ListOptions::default() };
-    let mut left = 0;
     loop {
         let (page, held) =
             registry.delete_collection(resource, of, &list, &DeleteOptions::default(), |_| Ok(())).await?;
-        left += held;
+        left.objects += held;
+        // Those that went have none.
+        for object in page.items.iter().filter(|_| held > 0) {
+            for finalizer in object.parse::<Stored>()?.metadata.finalizers.unwrap_or_default() {
+                *left.finalizers.entry(finalizer).or_default() += 1;
+            }
+        }
         match page.continue_token {
             Some(token) => list.continue_token = token,
             None => return Ok(left),

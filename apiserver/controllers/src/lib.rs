@@ -1,14 +1,20 @@
 //! Controllers of the bundled API server, over all logical clusters at once: workspaces get and lose their
-//! logical cluster, terminating namespaces and clusters lose their content.
+//! logical cluster, terminating namespaces and clusters lose their content, objects go with their owners, quotas say
+//! what is used, each namespace has its service account.
 //!
-//! A controller is one watch over every cluster, one queue of keys, and a function that looks at one object as it
-//! is now and does the next step towards what it should be. Nothing is remembered between two looks, so a crash at
-//! any moment is repaired by the first look after the restart. There is no task, timer or memory per workspace.
+//! A controller is a few watches over every cluster, one queue of keys, and a function that looks at one object as it
+//! is now and does the next step towards what it should be. Nothing is remembered between two looks (but for the graph
+//! of owners, which is made anew at each start), so a crash at any moment is repaired by the first look after the
+//! restart. There is no task, timer or memory per workspace.
 
 mod content;
 mod controller;
+mod garbage;
 mod logical_cluster;
 mod namespace;
+mod queue;
+mod quota;
+mod service_account;
 mod workspace;
 
 use std::sync::Arc;
@@ -35,10 +41,15 @@ pub async fn run(registry: Registry, options: Options, shutdown: CancellationTok
     let workspaces = Arc::new(workspace::Workspaces::new(registry.clone(), options));
     let clusters = Arc::new(logical_cluster::LogicalClusters::new(registry.clone()));
     let namespaces = Arc::new(namespace::Namespaces::new(registry.clone()));
+    let accounts = Arc::new(service_account::ServiceAccounts::new(registry.clone()));
+    let quotas = Arc::new(quota::Quotas::new(registry.clone()));
     let tasks = TaskTracker::new();
     tasks.spawn(controller::run(registry.clone(), workspaces, shutdown.clone()));
     tasks.spawn(controller::run(registry.clone(), clusters, shutdown.clone()));
-    tasks.spawn(controller::run(registry, namespaces, shutdown));
+    tasks.spawn(controller::run(registry.clone(), namespaces, shutdown.clone()));
+    tasks.spawn(controller::run(registry.clone(), accounts, shutdown.clone()));
+    tasks.spawn(controller::run(registry.clone(), quotas, shutdown.clone()));
+    tasks.spawn(garbage::run(registry, shutdown));
     tasks.close();
     tasks.wait().await;
 }

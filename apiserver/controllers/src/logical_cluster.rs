@@ -14,7 +14,8 @@ use serde_json::Value;
 
 use crate::{
     content,
-    controller::{Outcome, Reconcile, Source},
+    controller::{Reconcile, Source},
+    queue::Outcome,
     resource, unless_gone,
 };
 
@@ -43,10 +44,13 @@ impl LogicalClusters {
 
 impl Reconcile for LogicalClusters {
     fn sources(&self) -> Vec<Source> {
-        vec![
-            Source { resource: self.logical_clusters, key: |object| Some(object.key()) },
-            Source { resource: self.workspaces, key: cluster_of },
-        ]
+        // Whatever goes may be the last that a terminating cluster waits for.
+        let content =
+            builtin::all().iter().filter(|r| r.plural != "events" && !std::ptr::eq(*r, self.logical_clusters));
+        let mut sources: Vec<Source> = content.map(|r| Source::deletions(r, |o| Some(inside(o)))).collect();
+        sources.push(Source::all(self.logical_clusters, |object| Some(object.key())));
+        sources.push(Source::all(self.workspaces, cluster_of));
+        sources
     }
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Outcome, Status> {
@@ -66,7 +70,7 @@ impl Reconcile for LogicalClusters {
         // Namespaced objects first: then the namespace controller finds its namespaces empty.
         let content = || builtin::all().iter().filter(|r| !std::ptr::eq(*r, self.logical_clusters));
         for resource in content().filter(|r| r.is_namespaced()).chain(content().filter(|r| !r.is_namespaced())) {
-            left += content::remove(&self.registry, resource, &inside).await?;
+            left += content::remove(&self.registry, resource, &inside).await?.objects;
         }
         if left > 0 {
             return Ok(Outcome::Again);
@@ -75,6 +79,11 @@ impl Reconcile for LogicalClusters {
         unless_gone(self.registry.modify(self.logical_clusters, &key, &UpdateOptions::default(), release).await)?;
         Ok(Outcome::Done)
     }
+}
+
+/// The cluster that an object lies in.
+fn inside(object: &Object) -> ObjectKey {
+    ObjectKey { namespace: "".into(), name: "cluster".into(), ..object.key() }
 }
 
 /// The cluster that a Workspace is tied to.

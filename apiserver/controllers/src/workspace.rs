@@ -19,8 +19,10 @@ use serde_json::{Value, json};
 
 use crate::{
     Options,
-    controller::{Outcome, Reconcile, Source},
-    logical_cluster, resource, unless_gone,
+    controller::{Reconcile, Source},
+    logical_cluster,
+    queue::Outcome,
+    resource, unless_gone,
 };
 
 /// What every new workspace begins with.
@@ -37,8 +39,8 @@ pub(crate) struct Workspaces {
 impl Reconcile for Workspaces {
     fn sources(&self) -> Vec<Source> {
         vec![
-            Source { resource: self.workspaces, key: |object| Some(object.key()) },
-            Source { resource: self.logical_clusters, key: |object| logical_cluster::owner(&object.value().ok()?) },
+            Source::all(self.workspaces, |object| Some(object.key())),
+            Source::all(self.logical_clusters, |object| logical_cluster::owner(&object.value().ok()?)),
         ]
     }
 

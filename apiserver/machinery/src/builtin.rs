@@ -7,20 +7,24 @@ mod flowcontrol;
 mod lease;
 mod logical_cluster;
 mod namespace;
+mod resource_quota;
+mod reviews;
 mod secret;
 mod service_account;
 mod workspace;
 
 use serde_json::Value;
 
+pub use self::reviews::{TOKEN_REQUESTS, reviews};
 use crate::resource::{ErrorList, Resource};
 
 const VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 
-static ALL: [Resource; 10] = [
+static ALL: [Resource; 11] = [
     config_map::CONFIG_MAPS,
     event::EVENTS,
     namespace::NAMESPACES,
+    resource_quota::RESOURCE_QUOTAS,
     secret::SECRETS,
     service_account::SERVICE_ACCOUNTS,
     lease::LEASES,

@@ -122,7 +122,8 @@ impl Discovery {
 
 /// The documents of the built-in resources.
 pub fn builtin() -> &'static Discovery {
-    static BUILTIN: LazyLock<Discovery> = LazyLock::new(|| Discovery::new(builtin::all()));
+    static BUILTIN: LazyLock<Discovery> =
+        LazyLock::new(|| Discovery::new(builtin::all().iter().chain(builtin::reviews())));
     &BUILTIN
 }
 
@@ -155,6 +156,12 @@ fn group(name: &str, versions: &[(&str, Vec<&Resource>)]) -> Value {
     json!({"name": name, "versions": list, "preferredVersion": list.first()})
 }
 
+/// A subresource that is only created, with a kind of its own, if the resource has one.
+fn action(resource: &Resource) -> Option<(&'static str, &'static Resource)> {
+    let has_tokens = resource.group.is_empty() && resource.plural == "serviceaccounts";
+    has_tokens.then_some(("token", &builtin::TOKEN_REQUESTS))
+}
+
 /// What a subresource is served with.
 fn subresource_verbs(name: &str) -> &'static [&'static str] {
     if name == "finalize" { &["update"] } else { &["get", "patch", "update"] }
@@ -173,6 +180,12 @@ fn resource_list(group_version: &str, resources: &[&Resource]) -> Value {
             list.push(json!({
                 "name": format!("{}/{sub}", r.plural), "singularName": "", "namespaced": r.is_namespaced(),
                 "kind": r.kind, "verbs": subresource_verbs(sub),
+            }));
+        }
+        if let Some((sub, of)) = action(r) {
+            list.push(json!({
+                "name": format!("{}/{sub}", r.plural), "singularName": "", "namespaced": r.is_namespaced(),
+                "group": of.group, "version": of.version, "kind": of.kind, "verbs": of.verbs,
             }));
         }
     }
@@ -226,9 +239,13 @@ fn aggregated_resource(r: &Resource) -> Value {
         "singularResource": r.singular, "verbs": r.verbs,
     });
     add_names(&mut entry, r);
-    if !r.subresources.is_empty() {
-        let sub = |name: &&str| json!({"subresource": name, "responseKind": kind, "verbs": subresource_verbs(name)});
-        let list: Vec<Value> = r.subresources.iter().map(sub).collect();
+    let sub = |name: &&str| json!({"subresource": name, "responseKind": kind, "verbs": subresource_verbs(name)});
+    let mut list: Vec<Value> = r.subresources.iter().map(sub).collect();
+    list.extend(action(r).map(|(name, of)| {
+        let kind = json!({"group": of.group, "version": of.version, "kind": of.kind});
+        json!({"subresource": name, "responseKind": kind, "verbs": of.verbs})
+    }));
+    if !list.is_empty() {
         crate::object::set(&mut entry, "subresources", list);
     }
     entry
@@ -249,7 +266,16 @@ mod tests {
         let groups = read(d.groups(DiscoveryForm::Legacy));
         let names: Vec<&str> =
             groups["groups"].as_array().unwrap().iter().map(|g| g["name"].as_str().unwrap()).collect();
-        assert_eq!(names, ["coordination.k8s.io", "flowcontrol.apiserver.k8s.io", "core.kcp.io", "tenancy.kcp.io"]);
+        assert_eq!(
+            names,
+            [
+                "coordination.k8s.io",
+                "flowcontrol.apiserver.k8s.io",
+                "core.kcp.io",
+                "tenancy.kcp.io",
+                "authentication.k8s.io"
+            ]
+        );
         let group = read(d.group("tenancy.kcp.io").unwrap());
         assert_eq!(group["preferredVersion"]["groupVersion"], "tenancy.kcp.io/v1alpha1");
         assert_eq!((&group["kind"], d.group("").is_none()), (&json!("APIGroup"), true));

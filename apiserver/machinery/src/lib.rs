@@ -14,6 +14,7 @@ pub mod openapi;
 pub mod options;
 pub mod patch;
 pub mod protobuf;
+pub mod quantity;
 pub mod resource;
 pub mod schema;
 pub mod selector;

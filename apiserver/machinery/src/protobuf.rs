@@ -187,6 +187,7 @@ impl Decoder {
                 let Some((seconds, nanos)) = time(bytes)? else { return Ok(None) };
                 Value::from(age::rfc3339_micro(seconds, nanos))
             }
+            (Type::Quantity, WireValue::Bytes(bytes)) => Value::from(lossy(only(bytes)?)),
             (Type::Raw, WireValue::Bytes(bytes)) => return raw(field.name, bytes),
             (Type::Message(message), WireValue::Bytes(bytes)) => {
                 let mut members = match before {
@@ -231,17 +232,23 @@ fn time(bytes: &[u8]) -> Result<Option<(i64, u32)>, ProtobufError> {
 
 /// `FieldsV1`: JSON in a message of one field.
 fn raw(field: &'static str, bytes: &[u8]) -> Result<Option<Value>, ProtobufError> {
-    let mut json: &[u8] = b"";
-    let mut reader = Reader::new(bytes);
-    while let Some((number, value)) = reader.field()? {
-        if let (1, WireValue::Bytes(bytes)) = (number, value) {
-            json = bytes;
-        }
-    }
+    let json = only(bytes)?;
     if json.is_empty() {
         return Ok(None);
     }
     serde_json::from_slice(json).map(Some).map_err(|e| ProtobufError::Json { field, why: e.to_string() })
+}
+
+/// The bytes in a message of one field.
+fn only(bytes: &[u8]) -> Result<&[u8], ProtobufError> {
+    let mut found: &[u8] = b"";
+    let mut reader = Reader::new(bytes);
+    while let Some((number, value)) = reader.field()? {
+        if let (1, WireValue::Bytes(bytes)) = (number, value) {
+            found = bytes;
+        }
+    }
+    Ok(found)
 }
 
 #[cfg(test)]

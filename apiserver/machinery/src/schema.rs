@@ -4,11 +4,13 @@
 //! Names, numbers and types are those of `k8s.io/api` v1.34 (`generated.proto`); kinds of kcp have no
 //! protobuf form and number their fields 0. Tables are constants: nothing is built at start.
 
+pub mod authentication;
 pub mod coordination;
 pub mod core;
 pub mod flowcontrol;
 pub mod kcp;
 pub mod meta;
+pub mod quota;
 
 /// A struct of the API.
 #[derive(Debug)]
@@ -48,6 +50,8 @@ pub enum Type {
     Time,
     /// RFC 3339 with six digits of fraction.
     MicroTime,
+    /// A number with a suffix, as text or as a number (see [`crate::quantity`]).
+    Quantity,
     /// Any JSON object, kept as it is (`fieldsV1`).
     Raw,
     /// A struct.

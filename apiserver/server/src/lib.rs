@@ -8,10 +8,12 @@ mod http;
 pub mod registry;
 mod server;
 mod service;
+mod tokens;
 
 pub use self::{
     http::{Body, Trust},
     registry::Registry,
     server::{ApiServer, BODY_LIMIT, Options},
     service::{Address, Service},
+    tokens::{TokenKey, TokenKeyError},
 };

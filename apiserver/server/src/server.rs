@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     errors,
     http::{
+        accounts,
         authentication::{self, Trust},
         authorization,
         body::Body,
@@ -25,6 +26,7 @@ use crate::{
     },
     registry::Registry,
     service::Service,
+    tokens::TokenKey,
 };
 
 /// Largest request body in bytes; larger ones get 413.
@@ -39,11 +41,13 @@ pub struct Options {
     pub external_url: String,
     /// Cancelled when the server shuts down: readiness goes down and watches end.
     pub shutdown: CancellationToken,
+    /// What tokens of service accounts are signed with; without it there are none. Their issuer is `external_url`.
+    pub token_key: Option<Arc<TokenKey>>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { external_url: "https://localhost:6443".into(), shutdown: CancellationToken::new() }
+        Self { external_url: "https://localhost:6443".into(), shutdown: CancellationToken::new(), token_key: None }
     }
 }
 
@@ -132,26 +136,22 @@ impl ApiServer {
         let rest = address.rest();
         let info = RequestInfo::parse(parts.method.as_str(), rest, query).map_err(|_| Status::no_such_resource())?;
         let deadline = request_timeout(query)?.unwrap_or(DEADLINE).min(DEADLINE);
-        let user = authentication::authenticate(&parts.headers, trust)?;
+        let (user, home) = match accounts::bearer(&parts.headers, trust) {
+            Some(token) => accounts::authenticate(self, token).await?,
+            None => (authentication::authenticate(&parts.headers, trust)?, None),
+        };
         let user = authentication::impersonate(&parts.headers, user)?;
         let work = async {
             let (registry, destination) = target::locate(&self.registry, &address).await?;
+            let user = accounts::seen_from(user, home, destination.cluster.as_ref());
             authorization::authorize(&user, destination.place, &info)?;
             target::check_active(&destination, &info.path)?;
             let body = if has_body(info.verb) { read(body).await? } else { Bytes::new() };
             let own = path.strip_suffix(rest).unwrap_or_default();
             let forwarded = parts.headers.get("x-forwarded-prefix").filter(|_| trust == Trust::Gateway);
             let prefix = forwarded.and_then(|p| p.to_str().ok()).unwrap_or(own).trim_end_matches('/');
-            let call = Call {
-                server: self,
-                registry,
-                info: &info,
-                headers: &parts.headers,
-                destination,
-                user: user.clone(),
-                prefix,
-                body,
-            };
+            let call =
+                Call { server: self, registry, info: &info, headers: &parts.headers, destination, user, prefix, body };
             dispatch::dispatch(call).await
         };
         if info.is_long_running() {

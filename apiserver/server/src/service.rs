@@ -58,6 +58,8 @@ impl<'a> Address<'a> {
 pub struct Service {
     /// The resources, those of one group and version side by side.
     pub resources: &'static [Resource],
+    /// The kinds that are only created, and answered with what was asked.
+    pub reviews: &'static [Resource],
     /// The documents of these resources.
     pub discovery: &'static Discovery,
     /// Their schemas; `None` when they have none.
@@ -71,6 +73,7 @@ impl Service {
     pub(crate) fn clusters() -> Self {
         Self {
             resources: builtin::all(),
+            reviews: builtin::reviews(),
             discovery: discovery::builtin(),
             openapi: Some(openapi::builtin()),
             address: of_cluster,

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     age,
+    quantity::Quantity,
     schema::{Field, Message, Shape, Type},
 };
 
@@ -92,6 +93,7 @@ fn element_conforms(ty: Type, value: &mut Value) -> Result<(), Fault> {
             Type::Bool => Value::Bool(false),
             Type::Int32 | Type::Int64 => Value::from(0),
             Type::String | Type::Bytes => Value::from(""),
+            Type::Quantity => Value::from("0"),
             Type::Time | Type::MicroTime => return Ok(()),
         };
     }
@@ -128,6 +130,12 @@ fn one_conforms(ty: Type, value: &mut Value) -> Result<(), Fault> {
             *value = Value::from(if micro { age::rfc3339_micro(seconds, nanos) } else { age::rfc3339(seconds) });
             Ok(())
         }
+        (Type::Quantity, Value::String(_) | Value::Number(_)) => {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let quantity: Quantity = text.parse().map_err(|e| (String::new(), format!("{e}, not {text:?}, in")))?;
+            *value = Value::from(quantity.to_string());
+            Ok(())
+        }
         (ty, other) => Err(mismatch(other, want(ty))),
     }
 }
@@ -144,6 +152,7 @@ fn want(ty: Type) -> &'static str {
         Type::String => "string",
         Type::Bytes => "string (base64)",
         Type::Time | Type::MicroTime => "time",
+        Type::Quantity => "quantity",
         Type::Raw => "map",
         Type::Message(message) => message.name,
     }

@@ -198,6 +198,7 @@ fn element(ty: Type) -> Value {
         Type::String => json!({"type": "string"}),
         Type::Bytes => json!({"type": "string", "format": "byte"}),
         Type::Time | Type::MicroTime => json!({"type": "string", "format": "date-time"}),
+        Type::Quantity => json!({"type": "string"}),
         Type::Raw => json!({"type": "object"}),
         Type::Message(of) if std::ptr::eq(of, &meta::OBJECT_META) => reference(&format!("{META}ObjectMeta")),
         Type::Message(of) => message(of),

@@ -62,6 +62,11 @@ fn element(out: &mut Vec<u8>, number: u32, ty: Type, value: &Value) {
             }
             bytes(out, number, &time);
         }
+        Type::Quantity => {
+            let mut quantity = Vec::new();
+            bytes(&mut quantity, 1, text.as_bytes());
+            bytes(out, number, &quantity);
+        }
         Type::Raw => {
             let mut raw = Vec::new();
             bytes(&mut raw, 1, value.to_string().as_bytes());

@@ -5,6 +5,8 @@ use apiserver_api::{
     user::{GROUP_AUTHENTICATED, GROUP_KCP_ADMIN, GROUP_MASTERS},
 };
 
+use super::issuer;
+
 /// Where a request goes, as far as authorization cares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
@@ -23,7 +25,7 @@ pub(crate) enum Place {
 /// Whether `user` may do what `info` says.
 ///
 /// `system:masters` may everything; `system:kcp:admin` everything inside an open logical cluster; whoever is
-/// authenticated may read discovery there; health and version are for everybody (api-server.md 1).
+/// authenticated may read discovery there, and ask who it is; health and version are for everybody (api-server.md 1).
 ///
 /// # Errors
 /// 403 with upstream's text.
@@ -36,7 +38,8 @@ pub(crate) fn authorize(user: &UserInfo, place: Place, info: &RequestInfo<'_>) -
             && read
             && !matches!(place, Place::Closed | Place::Shard)
             && user.in_group(GROUP_AUTHENTICATED)
-            && is_discovery(&info.path));
+            && is_discovery(&info.path))
+        || (place == Place::Cluster && user.in_group(GROUP_AUTHENTICATED) && asks_who_it_is(info));
     if allowed {
         return Ok(());
     }
@@ -52,8 +55,13 @@ fn is_public(path: &str) -> bool {
     ["/healthz", "/livez", "/readyz", "/version"].iter().any(|p| below(path, p))
 }
 
+/// A SelfSubjectReview.
+fn asks_who_it_is(info: &RequestInfo<'_>) -> bool {
+    info.verb == Verb::Create && info.api_group == "authentication.k8s.io" && info.resource == "selfsubjectreviews"
+}
+
 fn is_discovery(path: &str) -> bool {
-    path == "/" || ["/api", "/apis", "/openapi"].iter().any(|p| below(path, p))
+    path == "/" || issuer::PATHS.contains(&path) || ["/api", "/apis", "/openapi"].iter().any(|p| below(path, p))
 }
 
 fn below(path: &str, root: &str) -> bool {

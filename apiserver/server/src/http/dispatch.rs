@@ -5,7 +5,10 @@ use apiserver_machinery::Resource;
 use http::{Response, StatusCode};
 use serde_json::json;
 
-use super::{authorization::Place, body::Body, discovery, health, openapi, read, respond, version, watch, write};
+use super::{
+    authorization::Place, body::Body, discovery, health, issuer, openapi, read, respond, reviews, token, version,
+    watch, write,
+};
 use crate::{
     registry::{Collection, ObjectKey},
     server::Call,
@@ -29,6 +32,9 @@ async fn path(call: &Call<'_>) -> Result<Response<Body>, Status> {
     }
     let checks = health_checks(call);
     if let Some(answer) = health::answer(path, call.info.query, &checks) {
+        return read_only(call, answer);
+    }
+    if let Some(answer) = issuer::answer(call) {
         return read_only(call, answer);
     }
     let answer = match path {
@@ -59,16 +65,23 @@ async fn resource(call: Call<'_>) -> Result<Response<Body>, Status> {
     let info = call.info;
     let prefix = if info.api_group.is_empty() { "api" } else { "apis" };
     let service = call.server.service();
+    let review = call.review();
     let resource = service
         .find(&info.api_group, &info.api_version, &info.resource)
         .filter(|_| info.api_prefix == prefix)
+        .or(review)
         .ok_or_else(Status::no_such_resource)?;
     check_wildcard(&call)?;
     if call.destination.place == Place::Bare {
         return Err(Status::bad_request("the path names no logical cluster: want /clusters/<name>/api..."));
     }
+    if call.is_for_token() {
+        let makes = info.verb == Verb::Create && !info.name.is_empty() && !info.namespace.is_empty();
+        return if makes { token::create(&call).await } else { Err(Status::method_not_allowed()) };
+    }
     check_shape(&call, resource)?;
     match info.verb {
+        Verb::Create if review.is_some() => reviews::create(&call, resource).await,
         Verb::Get => read::get(&call, resource).await,
         Verb::List => read::list(&call, resource).await,
         Verb::Watch => watch::watch(&call, resource).await,

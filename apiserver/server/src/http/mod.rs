@@ -1,5 +1,6 @@
 //! Handlers: from a parsed request to an answer.
 
+pub(crate) mod accounts;
 mod admission;
 mod apply;
 pub(crate) mod authentication;
@@ -12,11 +13,14 @@ pub(crate) mod dispatch;
 mod document;
 mod form;
 mod health;
+mod issuer;
 mod negotiation;
 mod openapi;
 mod read;
 pub(crate) mod respond;
+mod reviews;
 pub(crate) mod target;
+mod token;
 mod version;
 mod watch;
 mod write;

@@ -3,6 +3,7 @@
 use apiserver_api::Status;
 use apiserver_machinery::{
     Resource, age,
+    object::{items, metadata_mut},
     options::{DeleteOptions, ListOptions, Propagation},
 };
 use apiserver_storage::{Condition, Txn, TxnOutcome};
@@ -14,6 +15,11 @@ use crate::{clock, errors};
 
 /// Objects of a collection that are deleted concurrently.
 const CONCURRENCY: usize = 64;
+
+/// Finalizer of an object whose dependents are to stay, until they no longer name it.
+pub const ORPHAN_FINALIZER: &str = "orphan";
+/// Finalizer of an object whose dependents go first, until those that block it are gone.
+pub const FOREGROUND_FINALIZER: &str = "foregroundDeletion";
 
 /// How a delete ended.
 #[derive(Clone, Debug)]
@@ -48,7 +54,7 @@ impl Registry {
             let current = self.get(resource, key).await?;
             let mut value = current.stored()?;
             check_preconditions(options, &current, &value)?;
-            let changed = propagate(&mut value, options.propagation);
+            let changed = propagate(resource, &mut value, options.propagation);
             if !lifecycle::is_held(resource, &value) {
                 if options.dry_run || self.remove(&current).await? {
                     return Ok(Deleted::Gone(current));
@@ -152,14 +158,32 @@ fn check_preconditions(options: &DeleteOptions, current: &Object, value: &Value)
     Ok(())
 }
 
-/// Takes the garbage collector's finalizers off when the request names a policy; true when that changed anything.
-///
-/// No garbage collector runs yet, so nobody would take `foregroundDeletion` or `orphan` off again and the object would
-/// stay for ever: until there is one, every policy deletes at once and dependents stay.
-fn propagate(value: &mut Value, propagation: Option<Propagation>) -> bool {
-    let finalizers = value.get_mut("metadata").and_then(|metadata| metadata.get_mut("finalizers"));
-    let (Some(_), Some(finalizers)) = (propagation, finalizers.and_then(Value::as_array_mut)) else { return false };
-    let before = finalizers.len();
-    finalizers.retain(|f| !matches!(f.as_str(), Some("orphan" | "foregroundDeletion")));
-    finalizers.len() != before
+/// Leaves word for the garbage collector what shall become of the dependents (api-server.md 2.6); true when that changed
+/// anything. Without a policy what the finalizers say already holds, and the default is Background for all kinds. Copies
+/// have their dependents where their original is.
+fn propagate(resource: &Resource, value: &mut Value, propagation: Option<Propagation>) -> bool {
+    let wanted = match propagation {
+        None => return false,
+        Some(_) if resource.is_copy => return false,
+        Some(Propagation::Background) => None,
+        Some(Propagation::Foreground) => Some(FOREGROUND_FINALIZER),
+        Some(Propagation::Orphan) => Some(ORPHAN_FINALIZER),
+    };
+    let mut finalizers = items(value, &["metadata", "finalizers"]).to_vec();
+    let before = finalizers.clone();
+    finalizers.retain(|f| !matches!(f.as_str(), Some(ORPHAN_FINALIZER | FOREGROUND_FINALIZER)) || f.as_str() == wanted);
+    if let Some(wanted) = wanted
+        && !finalizers.iter().any(|f| f == wanted)
+    {
+        finalizers.push(wanted.into());
+    }
+    if finalizers == before {
+        return false;
+    }
+    let metadata = metadata_mut(value);
+    match finalizers.is_empty() {
+        true => metadata.remove("finalizers"),
+        false => metadata.insert("finalizers".into(), finalizers.into()),
+    };
+    true
 }

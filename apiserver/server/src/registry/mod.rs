@@ -8,12 +8,16 @@
 //! * Every object handed out carries its resourceVersion and the annotation `kcp.io/cluster` (a copy that of its shard
 //!   too); none of them is stored.
 //! * A write is one compare-and-set on one key: it happens whole or not at all. That of a new object is carried out only
-//!   if its namespace, or its logical cluster, is still as it was when it was asked.
+//!   if its namespace, or its logical cluster, is still as it was when it was asked. Where there are quotas it is
+//!   charged for before, by a write of its own.
 
+mod changes;
+mod count;
 mod delete;
 mod keys;
 mod lifecycle;
 mod object;
+mod quota;
 mod read;
 mod removal;
 mod watch;
@@ -26,7 +30,7 @@ use apiserver_machinery::{Resource, selector::Selector};
 use apiserver_storage::{Store, StoreError};
 
 pub use self::{
-    delete::Deleted,
+    delete::{Deleted, FOREGROUND_FINALIZER, ORPHAN_FINALIZER},
     object::Object,
     read::Page,
     watch::{WatchEvent, WatchOptions, WatchStart, WatchStream},
@@ -100,6 +104,7 @@ impl Collection {
 pub struct Registry {
     store: Arc<dyn Store>,
     removals: Arc<removal::Removals>,
+    quotas: Arc<quota::Gates>,
     /// Whose copies it speaks of; `None` = those of all shards. Has no meaning for other resources.
     shard: Option<Arc<str>>,
 }
@@ -107,7 +112,7 @@ pub struct Registry {
 impl Registry {
     /// A registry over this store.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, removals: Arc::default(), shard: None }
+        Self { store, removals: Arc::default(), quotas: Arc::default(), shard: None }
     }
 
     /// The same registry, but of copies (see [`Resource::is_copy`]) it speaks only of those of this shard. Without a

@@ -147,8 +147,12 @@ impl Object {
         self.parse()
     }
 
-    /// What `T` names of the stored bytes; the rest is only skipped.
-    pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, Status> {
+    /// What `T` names of the stored bytes; the rest is only skipped. Kind, apiVersion, resourceVersion and the cluster
+    /// annotation are not among them.
+    ///
+    /// # Errors
+    /// 500 when the stored bytes are no such object.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, Status> {
         serde_json::from_slice(&self.kv.value)
             .map_err(|e| errors::internal(format!("stored object {} cannot be read: {e}", self.kv.key)))
     }

@@ -92,6 +92,8 @@ impl Registry {
         let given = !name(&object).is_empty();
         let entries = managed::take_entries(&mut object);
         let (mut taken, mut unguarded) = (0, 0);
+        // For all attempts.
+        let mut charge = None;
         loop {
             let mut value = object.clone();
             meta::prepare_create(resource, &mut value, namespace, clock::unix_now())?;
@@ -102,6 +104,9 @@ impl Registry {
             object::strip(resource, &mut value);
             keep_entries(resource, None, &mut value, entries.clone(), applied, writer(options, ""));
             let key = ObjectKey::new(cluster, namespace, &name);
+            if charge.is_none() {
+                charge = self.charge(resource, &key, options.dry_run).await?;
+            }
             match self.insert(resource, &key, value, guard, options.dry_run).await? {
                 Inserted::Done(object) => return Ok(object),
                 Inserted::Taken if given => return Err(errors::already_exists(resource, &name)),

@@ -1,0 +1,144 @@
+//! The queue that all controllers share: each key is looked at by one task at a time, a change during the look leads to
+//! another one, a look that failed is repeated with growing pauses.
+//!
+//! A key stands in it at most once, so it is never longer than the number of objects that a controller looks at.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    fmt::Debug,
+    future::Future,
+    hash::Hash,
+    time::Duration,
+};
+
+use apiserver_api::Status;
+use futures_util::StreamExt;
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::time::DelayQueue;
+
+/// Keys that are looked at concurrently: enough for their writes to share a commit, few enough to leave the shard
+/// to its clients.
+pub(crate) const CONCURRENCY: usize = 32;
+const BACKOFF_MIN: Duration = Duration::from_millis(5);
+const BACKOFF_MAX: Duration = Duration::from_secs(60);
+
+/// What a look at an object ended with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Nothing is left to do until something changes.
+    Done,
+    /// Something that cannot be watched is awaited: look again, with back-off.
+    Again,
+}
+
+/// See the module.
+pub(crate) struct Queue<K> {
+    ready: VecDeque<K>,
+    /// What is in `ready`.
+    queued: HashSet<K>,
+    running: HashSet<K>,
+    /// Running, and to be looked at again afterwards.
+    again: HashSet<K>,
+    tasks: JoinSet<(K, Result<Outcome, Status>)>,
+    delayed: DelayQueue<K>,
+    /// Consecutive failures of a key.
+    failures: HashMap<K, u32>,
+}
+
+impl<K: Clone + Debug + Eq + Hash + Send + 'static> Queue<K> {
+    /// An empty queue.
+    pub(crate) fn new() -> Self {
+        Self {
+            ready: VecDeque::new(),
+            queued: HashSet::new(),
+            running: HashSet::new(),
+            again: HashSet::new(),
+            tasks: JoinSet::new(),
+            delayed: DelayQueue::new(),
+            failures: HashMap::new(),
+        }
+    }
+
+    /// Keys that wait for a task.
+    pub(crate) fn waiting(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// This key is to be looked at.
+    pub(crate) fn enqueue(&mut self, key: K) {
+        if self.running.contains(&key) {
+            self.again.insert(key);
+        } else if self.queued.insert(key.clone()) {
+            self.ready.push_back(key);
+        }
+    }
+
+    /// Starts as many looks as may run.
+    pub(crate) fn start<F>(&mut self, look: impl Fn(K) -> F)
+    where
+        F: Future<Output = Result<Outcome, Status>> + Send + 'static,
+    {
+        while self.tasks.len() < CONCURRENCY {
+            let Some(key) = self.ready.pop_front() else { return };
+            self.queued.remove(&key);
+            self.running.insert(key.clone());
+            let looking = look(key.clone());
+            self.tasks.spawn(async move { (key, looking.await) });
+        }
+    }
+
+    /// Waits until a look has ended or one that failed is due again, and takes note of it; for ever when neither is to
+    /// come.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost when the future is dropped.
+    pub(crate) async fn turn(&mut self) {
+        tokio::select! {
+            Some(done) = self.tasks.join_next() => self.finished(done),
+            Some(due) = self.delayed.next() => self.enqueue(due.into_inner()),
+            else => std::future::pending().await,
+        }
+    }
+
+    /// Waits until nothing runs. What has failed waits for its time.
+    pub(crate) async fn drain(&mut self) {
+        while let Some(done) = self.tasks.join_next().await {
+            self.finished(done);
+        }
+    }
+
+    fn finished(&mut self, done: Result<(K, Result<Outcome, Status>), JoinError>) {
+        let (key, outcome) = match done {
+            Ok(done) => done,
+            Err(error) => {
+                // Its key stays in `running` and is looked at again after a restart only: better than a hot loop.
+                tracing::error!(%error, "a controller panicked");
+                return;
+            }
+        };
+        self.running.remove(&key);
+        let changed = self.again.remove(&key);
+        match outcome {
+            Ok(Outcome::Done) => {
+                self.failures.remove(&key);
+            }
+            Ok(Outcome::Again) => self.retry(key.clone()),
+            Err(status) => {
+                tracing::debug!(?key, error = %status, "will be tried again");
+                self.retry(key.clone());
+            }
+        }
+        if changed {
+            self.enqueue(key);
+        }
+    }
+
+    /// Looks again after a while. Entries of the delay queue are never taken back (its keys are used again once an
+    /// entry is due): at worst a key is looked at once more than needed.
+    fn retry(&mut self, key: K) {
+        let failures = self.failures.entry(key.clone()).or_default();
+        let delay = BACKOFF_MIN.saturating_mul(1 << (*failures).min(14)).min(BACKOFF_MAX);
+        *failures += 1;
+        self.delayed.insert(key, delay);
+    }
+}

@@ -1,0 +1,197 @@
+//! Tokens of service accounts: JWTs (RFC 7519) that this server signs with its own key (ES256) and that it, and whoever
+//! reads its public key at `/openid/v1/jwks`, can check (api-server.md 5.4, 6).
+//!
+//! Claims are upstream's; `kubernetes.io.clusterName` says which logical cluster the account lies in, as kcp has it. A
+//! token is as good as its account: it is worth nothing once that is gone, or another of the same name is there.
+
+use apiserver_api::ClusterName;
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+/// Longest token that is looked at, in bytes. Ours are about 1 KiB.
+const TOKEN_BYTES_MAX: usize = 16 * 1024;
+
+/// The key that tokens are signed with, on the curve P-256.
+pub struct TokenKey {
+    /// RFC 7638 thumbprint of the public key.
+    id: String,
+    x: String,
+    y: String,
+    signing: EncodingKey,
+    verifying: DecodingKey,
+}
+
+impl std::fmt::Debug for TokenKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TokenKey({})", self.id)
+    }
+}
+
+/// What is wrong with a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a key on the curve P-256: want its PKCS#8 form and the 65 bytes of its public point")]
+pub struct TokenKeyError;
+
+/// What a token says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Claims {
+    pub(crate) aud: Vec<String>,
+    /// Unix seconds, as all times here.
+    pub(crate) exp: i64,
+    pub(crate) iat: i64,
+    pub(crate) iss: String,
+    /// Unique.
+    pub(crate) jti: String,
+    #[serde(rename = "kubernetes.io")]
+    pub(crate) account: Account,
+    pub(crate) nbf: i64,
+    /// `system:serviceaccount:<namespace>:<name>`.
+    pub(crate) sub: String,
+}
+
+/// Whose token it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Account {
+    #[serde(rename = "clusterName")]
+    pub(crate) cluster: String,
+    pub(crate) namespace: String,
+    #[serde(rename = "serviceaccount")]
+    pub(crate) account: Reference,
+    /// The token dies with it too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) secret: Option<Reference>,
+}
+
+/// One object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Reference {
+    pub(crate) name: String,
+    pub(crate) uid: String,
+}
+
+impl Account {
+    /// The logical cluster, if that is the name of one.
+    pub(crate) fn cluster(&self) -> Option<ClusterName> {
+        self.cluster.parse().ok()
+    }
+}
+
+impl TokenKey {
+    /// A key from its private part (PKCS#8, DER) and its public point (65 bytes, uncompressed).
+    ///
+    /// # Errors
+    /// The two are not such a key, or do not belong together.
+    pub fn new(private: &[u8], public: &[u8]) -> Result<Self, TokenKeyError> {
+        let (4, point) = public.split_first().map(|(form, point)| (*form, point)).ok_or(TokenKeyError)? else {
+            return Err(TokenKeyError);
+        };
+        let (x, y) = point.split_at_checked(32).filter(|(_, y)| y.len() == 32).ok_or(TokenKeyError)?;
+        let (x, y) = (URL_SAFE_NO_PAD.encode(x), URL_SAFE_NO_PAD.encode(y));
+        // Members in the order of their names, without blanks: RFC 7638 section 3.
+        let id = URL_SAFE_NO_PAD.encode(Sha256::digest(format!(r#"{{"crv":"P-256","kty":"EC","x":"{x}","y":"{y}"}}"#)));
+        let verifying = DecodingKey::from_ec_components(&x, &y).map_err(|_| TokenKeyError)?;
+        let key = Self { id, x, y, signing: EncodingKey::from_ec_der(private), verifying };
+        let tried = key.seal(&json!({"exp": u32::MAX})).ok_or(TokenKeyError)?;
+        let mut any = Validation::new(Algorithm::ES256);
+        any.validate_aud = false;
+        jsonwebtoken::decode::<Value>(&tried, &key.verifying, &any).map_err(|_| TokenKeyError)?;
+        Ok(key)
+    }
+
+    /// A signed token; `None` when the key cannot sign.
+    fn seal<T: Serialize>(&self, claims: &T) -> Option<String> {
+        let mut header = Header::new(Algorithm::ES256);
+        header.typ = None;
+        header.kid = Some(self.id.clone());
+        jsonwebtoken::encode(&header, claims, &self.signing).ok()
+    }
+
+    /// A token that says this; `None` when the key cannot sign, which [`TokenKey::new`] has ruled out.
+    pub(crate) fn sign(&self, claims: &Claims) -> Option<String> {
+        self.seal(claims)
+    }
+
+    /// What a token of ours says that is valid now and meant for one of these audiences. `None` for all others, without
+    /// a reason: who makes tokens up learns nothing.
+    pub(crate) fn verify(&self, token: &str, issuer: &str, audiences: &[String]) -> Option<Claims> {
+        if token.len() > TOKEN_BYTES_MAX {
+            return None;
+        }
+        let mut wanted = Validation::new(Algorithm::ES256);
+        wanted.set_audience(audiences);
+        wanted.set_issuer(&[issuer]);
+        wanted.set_required_spec_claims(&["exp", "nbf", "aud", "iss", "sub"]);
+        wanted.validate_nbf = true;
+        // The clock is the same that signed.
+        wanted.leeway = 0;
+        jsonwebtoken::decode::<Claims>(token, &self.verifying, &wanted).ok().map(|data| data.claims)
+    }
+
+    /// The public key as a JSON Web Key Set (RFC 7517).
+    pub(crate) fn key_set(&self) -> Value {
+        json!({"keys": [{
+            "use": "sig", "kty": "EC", "kid": self.id, "crv": "P-256", "alg": "ES256", "x": self.x, "y": self.y,
+        }]})
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn key() -> TokenKey {
+        let pair = rcgen::KeyPair::generate().unwrap();
+        TokenKey::new(&pair.serialize_der(), pair.public_key_raw()).unwrap()
+    }
+
+    fn claims(exp: i64) -> Claims {
+        Claims {
+            aud: vec!["a".into(), "b".into()],
+            exp,
+            iat: 0,
+            nbf: 0,
+            iss: "https://door".into(),
+            jti: "1".into(),
+            sub: "system:serviceaccount:default:bot".into(),
+            account: Account {
+                cluster: "root".into(),
+                namespace: "default".into(),
+                account: Reference { name: "bot".into(), uid: "u".into() },
+                secret: None,
+            },
+        }
+    }
+
+    #[test]
+    fn only_what_we_signed_for_this_audience_and_time_is_good() {
+        let key = key();
+        let (good, late) = (claims(i64::from(u32::MAX)), claims(1));
+        let token = key.sign(&good).unwrap();
+        let to = |audience: &str| vec![audience.to_owned()];
+        assert_eq!(key.verify(&token, "https://door", &to("b")), Some(good.clone()));
+        assert_eq!(key.verify(&token, "https://door", &to("c")), None);
+        assert_eq!(key.verify(&token, "https://other", &to("b")), None);
+        assert_eq!(key.verify(&key.sign(&late).unwrap(), "https://door", &to("a")), None);
+        let early = Claims { nbf: i64::from(u32::MAX) - 1, ..good };
+        assert_eq!(key.verify(&key.sign(&early).unwrap(), "https://door", &to("a")), None);
+        for bad in ["", "a.b.c", &token[..token.len() - 2], &"x".repeat(TOKEN_BYTES_MAX + 1)] {
+            assert_eq!(key.verify(bad, "https://door", &to("a")), None);
+        }
+        // Nobody chooses the algorithm but us.
+        let parts: Vec<&str> = token.split('.').collect();
+        let none = URL_SAFE_NO_PAD.encode(r#"{"alg":"none"}"#);
+        assert_eq!(key.verify(&format!("{none}.{}.", parts[1]), "https://door", &to("a")), None);
+    }
+
+    #[test]
+    fn keys_that_are_none() {
+        assert_eq!(TokenKey::new(b"", b"").unwrap_err(), TokenKeyError);
+        let (one, other) = (rcgen::KeyPair::generate().unwrap(), rcgen::KeyPair::generate().unwrap());
+        assert_eq!(TokenKey::new(b"x", one.public_key_raw()).unwrap_err(), TokenKeyError);
+        assert_eq!(TokenKey::new(&one.serialize_der(), other.public_key_raw()).unwrap_err(), TokenKeyError);
+        assert_eq!(key().key_set()["keys"][0]["crv"], "P-256");
+    }
+}
