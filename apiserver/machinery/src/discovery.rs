@@ -316,6 +316,17 @@ mod tests {
             // Upstream leaves group and version to be filled in by the client.
             let mut got = got.clone();
             got["responseKind"]["version"] = json!("");
+            if want["resource"] == "serviceaccounts" {
+                // Recorded from a composition that makes no tokens.
+                let subresources = got.as_object_mut().unwrap().remove("subresources").unwrap();
+                assert_eq!(subresources[0]["responseKind"]["kind"], "TokenRequest");
+            }
+            for sub in got["subresources"].as_array_mut().into_iter().flatten() {
+                sub["responseKind"]["version"] = json!("");
+            }
+            if got["subresources"].is_null() {
+                got.as_object_mut().unwrap().remove("subresources");
+            }
             assert_eq!(&got, want);
         }
     }
