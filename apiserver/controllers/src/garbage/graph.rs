@@ -246,6 +246,20 @@ mod tests {
     }
 
     #[test]
+    fn what_it_costs() {
+        const OBJECTS: u32 = 10_000;
+        let mut graph = Graph::default();
+        let used = allocation_counter::measure(|| {
+            for n in 0..u128::from(OBJECTS) {
+                graph.changed(node("2xk7qfv0z3mpl9ba", &format!("child-{n:06}")), facts(n + 2, &[(1, true)], None));
+            }
+        });
+        let each = used.bytes_current / i64::from(OBJECTS);
+        assert!((100..400).contains(&each), "{each} bytes for each dependent");
+        assert_eq!(graph.all(None, usize::MAX).len(), OBJECTS as usize);
+    }
+
+    #[test]
     fn of_two_references_to_one_owner_the_blocking_one_counts() {
         assert_eq!(facts(2, &[(1, false), (1, true)], None), facts(2, &[(1, true)], None));
     }
