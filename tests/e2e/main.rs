@@ -3,6 +3,7 @@
 
 mod clients;
 mod common;
+mod controllers;
 mod durability;
 mod flat;
 mod kubectl;

@@ -1,12 +1,11 @@
 //! Owners, quotas, namespaces and service accounts with the real kubectl against the real binary.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "what fails here is a failed test")]
 
-mod common;
-
 use std::{fs, path::Path};
 
-use common::{Dev, said, until};
 use serde_json::{Value, json};
+
+use crate::common::{Dev, said, until};
 
 const TEAM: &str = "root:team";
 
