@@ -6,7 +6,7 @@ use apiserver_api::{
 };
 use apiserver_machinery::{
     age, builtin,
-    object::{get, items, metadata_mut, name, text},
+    object::{get, items, metadata_mut, name, set, text},
     options::{WriteOptions, WriteVerb},
 };
 use http::{Response, StatusCode};
@@ -72,12 +72,9 @@ pub(crate) async fn create(call: &Call<'_>) -> Result<Response<Body>, Status> {
     metadata.insert("namespace".into(), json!(&*of.namespace));
     metadata.insert("creationTimestamp".into(), json!(age::rfc3339(now)));
     let bound = get(&request, &["spec", "boundObjectRef"]).cloned().unwrap_or_default();
-    let answer = json!({
-        "kind": resource.kind, "apiVersion": resource.api_version(), "metadata": request["metadata"],
-        "spec": {"audiences": audiences, "expirationSeconds": life, "boundObjectRef": bound},
-        "status": {"expirationTimestamp": age::rfc3339(expires), "token": token},
-    });
-    let mut response = respond::json(StatusCode::CREATED, &answer);
+    set(&mut request, "spec", json!({"audiences": audiences, "expirationSeconds": life, "boundObjectRef": bound}));
+    set(&mut request, "status", json!({"expirationTimestamp": age::rfc3339(expires), "token": token}));
+    let mut response = respond::json(StatusCode::CREATED, &request);
     content::warn(&mut response, &warnings);
     Ok(response)
 }
