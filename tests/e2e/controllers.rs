@@ -182,7 +182,8 @@ fn a_token_is_its_service_account_in_its_workspace_for_as_long_as_it_exists() {
     let review = |audience: &str| {
         let spec = json!({"token": token, "audiences": [audience]});
         let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec});
-        let args = ["create", "--raw", "/apis/authentication.k8s.io/v1/tokenreviews", "-f", "-"];
+        // `--raw` is a path of the server's, not of the workspace's.
+        let args = ["create", "--raw", "/clusters/root:team/apis/authentication.k8s.io/v1/tokenreviews", "-f", "-"];
         let answer: Value =
             serde_json::from_str(&said(&dev.kubectl_with(TEAM, &args, &review.to_string()), &args)).unwrap();
         answer["status"].clone()
