@@ -184,10 +184,6 @@ struct Model {
 }
 
 impl Model {
-    fn lives(&self, uid: &str) -> bool {
-        self.objects.values().any(|(own, _)| own == uid)
-    }
-
     /// Whose owners are all gone goes; others forget the owners that are gone.
     fn settle(&mut self) {
         loop {
@@ -247,7 +243,7 @@ async fn carry_out(mut world: World, model: &mut Model, step: Step) -> World {
             world.delete(maps(), "default", &format!("o{n}"), policy).await;
             let (uid, _) = model.objects.remove(&n).unwrap();
             if policy == Some(Propagation::Orphan) {
-                model.objects.values_mut().for_each(|(_, owners)| drop(owners.remove(&uid)));
+                model.objects.values_mut().for_each(|(_, owners)| owners.retain(|owner| *owner != uid));
             }
         }
         Step::Restart => world = World::over(world.stop().await),
