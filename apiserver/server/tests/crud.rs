@@ -211,7 +211,7 @@ async fn finalizers_hold_an_object_until_the_last_is_gone() {
     for (policy, finalizer) in
         [("Foreground", "foregroundDeletion"), ("Orphan", "orphan"), ("Foreground", "foregroundDeletion")]
     {
-        one.send("POST", &path, "application/json", json!({"metadata": {"name": "p"}}).to_string()).await;
+        one.send("POST", path, "application/json", json!({"metadata": {"name": "p"}}).to_string()).await;
         let dying = one.delete(&format!("{path}/p?propagationPolicy={policy}")).await.ok();
         assert_eq!(dying["metadata"]["finalizers"], json!([finalizer]), "{policy}");
         assert_ne!(meta(&dying, "deletionTimestamp"), "");
