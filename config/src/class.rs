@@ -23,7 +23,7 @@ pub struct WorkspaceClass {
     /// What each of its workspaces weighs.
     pub weight: Weight,
     /// Per cent of the seats of a workspace that others may use while it does not. Default 0, as in a
-    /// PriorityLevelConfiguration; without meaning for shares, which reserve nothing.
+    /// PriorityLevelConfiguration; 0 for shares, which reserve nothing.
     pub lendable_percent: u32,
     /// Per cent of its seats that a workspace may use on top; `None`: no limit.
     pub borrowing_limit_percent: Option<u32>,
@@ -44,7 +44,7 @@ impl WorkspaceClass {
 /// A workspace's claim on its shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weight {
-    /// In relation to other workspaces. 0: runs only what nobody else wants.
+    /// In relation to other workspaces, from 1.
     Shares(u32),
     /// So many seats of the shard. 0: every request is refused.
     Seats(u32),
@@ -109,7 +109,7 @@ struct RawSpec {
     r#match: RawMatch,
     nominal_concurrency_shares: Option<u32>,
     seats: Option<u32>,
-    lendable_percent: u32,
+    lendable_percent: Option<u32>,
     borrowing_limit_percent: Option<u32>,
     rate_limit: Option<RawRateLimit>,
     profile: Option<String>,
@@ -156,7 +156,7 @@ pub(crate) fn check(raw: RawClass, faults: &mut Faults<'_>) -> Option<WorkspaceC
     }
     check_labels(&spec.r#match.labels, faults);
     let weight = match (spec.nominal_concurrency_shares, spec.seats) {
-        (Some(shares), None) => Some(Weight::Shares(at_most(MAX_NUMBER, shares, "nominalConcurrencyShares", faults))),
+        (Some(shares), None) => Some(Weight::Shares(check_shares(shares, spec.lendable_percent, faults))),
         (None, Some(seats)) => Some(Weight::Seats(at_most(MAX_NUMBER, seats, "seats", faults))),
         (Some(_), Some(_)) => {
             faults.add("spec.seats", "is given beside nominalConcurrencyShares; want one of the two");
@@ -173,7 +173,7 @@ pub(crate) fn check(raw: RawClass, faults: &mut Faults<'_>) -> Option<WorkspaceC
             format!("is {:?}; want {PROFILE}: this release serves no other", spec.profile.unwrap_or_default()),
         );
     }
-    let lendable_percent = at_most(100, spec.lendable_percent, "lendablePercent", faults);
+    let lendable_percent = at_most(100, spec.lendable_percent.unwrap_or(0), "lendablePercent", faults);
     let borrowing = spec.borrowing_limit_percent;
     let borrowing_limit_percent =
         borrowing.map(|percent| at_most(MAX_NUMBER, percent, "borrowingLimitPercent", faults));
@@ -188,6 +188,19 @@ pub(crate) fn check(raw: RawClass, faults: &mut Faults<'_>) -> Option<WorkspaceC
         rate_limit,
         user_rate_limit,
     })
+}
+
+/// Shares are never kept for anybody: there is nothing to lend, and none at all would be no part of anything.
+fn check_shares(shares: u32, lendable_percent: Option<u32>, faults: &mut Faults<'_>) -> u32 {
+    if !(1..=MAX_NUMBER).contains(&shares) {
+        faults.add("spec.nominalConcurrencyShares", format!("is {shares}; want 1 to {MAX_NUMBER}"));
+    }
+    if lendable_percent.is_some_and(|percent| percent <= 100) {
+        let message =
+            "is given beside nominalConcurrencyShares, of which others use all that is free; want it beside seats only";
+        faults.add("spec.lendablePercent", message);
+    }
+    shares
 }
 
 fn at_most(max: u32, value: u32, key: &str, faults: &mut Faults<'_>) -> u32 {

@@ -2,8 +2,8 @@
 //! each user of each of them.
 //!
 //! Limits are made on a workspace's first request, and dropped with it or when they have filled up unused. Exempt
-//! requests are not counted, and what a user's limit refuses does not count for the workspace. Who comes when all
-//! places are taken is limited by fairness alone.
+//! requests are not counted, and what either limit refuses counts for neither. Who comes when all places are taken is
+//! limited by fairness alone.
 //!
 //! # Reload
 //! The limits outlive the configuration that made them. An entry remembers the configuration it was last compared with; on
@@ -15,6 +15,7 @@
 
 use std::{
     collections::HashMap,
+    convert::Infallible,
     hash::{BuildHasher, RandomState},
     num::NonZeroU32,
     sync::{
@@ -30,6 +31,8 @@ use fairness::Rejection;
 use governor::{
     DefaultDirectRateLimiter, NotUntil, Quota, RateLimiter,
     clock::{Clock, DefaultClock},
+    nanos::Nanos,
+    state::{InMemoryState, NotKeyed, StateStore},
 };
 
 use crate::{index::Index, recent::Recent};
@@ -55,8 +58,48 @@ pub(crate) struct Rates {
 struct Entry {
     /// The configuration whose limits these are; 0 when it has to be looked up again.
     generation: AtomicU64,
-    whole: Option<(RateLimit, DefaultDirectRateLimiter)>,
+    whole: Option<Whole>,
     users: Option<Users>,
+}
+
+/// The state of a limiter, within reach.
+#[derive(Clone, Debug, Default)]
+struct Reachable(Arc<InMemoryState>);
+
+impl StateStore for Reachable {
+    type Key = NotKeyed;
+
+    fn measure_and_replace<T, F, E>(&self, key: &NotKeyed, f: F) -> Result<T, E>
+    where
+        F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
+    {
+        self.0.measure_and_replace(key, f)
+    }
+}
+
+/// The limit of a workspace, from which a request can be taken back.
+struct Whole {
+    limit: RateLimit,
+    state: Reachable,
+    /// What a request adds to the state.
+    interval: Nanos,
+    limiter: RateLimiter<NotKeyed, Reachable, DefaultClock>,
+}
+
+impl Whole {
+    fn new(limit: RateLimit) -> Option<Self> {
+        let (state, quota) = (Reachable::default(), quota(limit)?);
+        let limiter = RateLimiter::new(quota, state.clone(), DefaultClock::default());
+        Some(Self { limit, state, interval: quota.replenish_interval().into(), limiter })
+    }
+
+    /// The last request does not count after all.
+    fn take_back(&self) {
+        let less = |at: Option<Nanos>| {
+            Ok::<_, Infallible>(((), at.map_or(Nanos::from(0_u64), |at| at.saturating_sub(self.interval))))
+        };
+        let Ok(()) = self.state.measure_and_replace(&NotKeyed::NonKey, less);
+    }
 }
 
 /// Two generations: a full one becomes the old one, and what nobody asked for since is forgotten. A forgotten user has
@@ -113,12 +156,14 @@ impl Rates {
     }
 
     fn count(&self, entry: &Entry, user: &str) -> Result<(), Exceeded> {
-        if let Some(users) = &entry.users {
-            let checked = users.check(self.hasher.hash_one(user));
-            checked.map_err(|not_until| ("user", self.rejection(&not_until)))?;
-        }
-        let checked = entry.whole.as_ref().map_or(Ok(()), |(_, limiter)| limiter.check());
-        checked.map_err(|not_until| ("workspace", self.rejection(&not_until)))
+        let whole = entry.whole.as_ref();
+        let checked = whole.map_or(Ok(()), |whole| whole.limiter.check());
+        checked.map_err(|not_until| ("workspace", self.rejection(&not_until)))?;
+        let Some(users) = &entry.users else { return Ok(()) };
+        users.check(self.hasher.hash_one(user)).map_err(|not_until| {
+            whole.into_iter().for_each(Whole::take_back);
+            ("user", self.rejection(&not_until))
+        })
     }
 
     /// Gives the entry the limits of this configuration.
@@ -126,8 +171,8 @@ impl Rates {
         let (path, labels) = self.index.describe(workspace);
         let class = self.classes.iter().find(|class| class.matches(&path, &labels));
         let whole = class.and_then(|class| class.rate_limit);
-        if entry.whole.as_ref().map(|(limit, _)| *limit) != whole {
-            entry.whole = whole.and_then(|limit| Some((limit, RateLimiter::direct(quota(limit)?))));
+        if entry.whole.as_ref().map(|whole| whole.limit) != whole {
+            entry.whole = whole.and_then(Whole::new);
         }
         let users = class.and_then(|class| class.user_rate_limit);
         if entry.users.as_ref().map(|users| users.limit) != users {
@@ -191,6 +236,39 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "this is a test")]
 
     use super::*;
+
+    fn limited(whole: u32, user: u32) -> (Rates, Entry) {
+        let text = format!(
+            "apiVersion: fairgate.dev/v1alpha1\nkind: WorkspaceClass\nmetadata: {{ name: c }}\nspec: {{ match: {{ paths: \
+             [\"*\"] }}, nominalConcurrencyShares: 1, rateLimit: {{ requestsPerSecond: 1, burst: {whole}, perUser: {{ \
+             requestsPerSecond: 1, burst: {user} }} }} }}\n"
+        );
+        let config = config::FairnessConfig::parse(&text, std::path::Path::new("fairness.yaml")).unwrap();
+        let index = Arc::new(Index::new(crate::Directory::Static, 1));
+        let rates = Rates::new(config.classes.as_slice().into(), &index, None).unwrap();
+        let mut entry = Entry::default();
+        rates.renew(&mut entry, &"root".parse().unwrap());
+        (rates, entry)
+    }
+
+    #[test]
+    fn what_one_limit_refuses_does_not_count_for_the_other() {
+        let which = |checked: Result<(), Exceeded>| checked.map_err(|(limit, _)| limit);
+        let (rates, entry) = limited(1000, 3);
+        (0..3).for_each(|_| assert_eq!(which(rates.count(&entry, "a")), Ok(())));
+        let refused = (0..2000).filter(|_| which(rates.count(&entry, "a")) == Err("user")).count();
+        assert!(refused > 1500, "{refused}");
+        (0..300).for_each(|n| assert_eq!(which(rates.count(&entry, &n.to_string())), Ok(())));
+
+        let (rates, entry) = limited(3, 1000);
+        (0..3).for_each(|_| assert_eq!(which(rates.count(&entry, "a")), Ok(())));
+        let refused = (0..2000).filter(|_| which(rates.count(&entry, "a")) == Err("workspace")).count();
+        assert!(refused > 1500, "{refused}");
+        // The user's own burst is still there, whatever the workspace refused.
+        let users = entry.users.as_ref().unwrap();
+        let left = (0..2000).take_while(|_| users.check(rates.hasher.hash_one("a")).is_ok()).count();
+        assert!(left > 400, "{left}");
+    }
 
     #[test]
     fn strangers_take_bounded_memory_and_no_place_of_who_comes_often() {

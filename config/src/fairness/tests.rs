@@ -100,7 +100,6 @@ metadata: { name: gold }
 spec:
   match: { paths: ["root:acme:*", root:solo], labels: { tier: gold } }
   nominalConcurrencyShares: 100
-  lendablePercent: 50
   borrowingLimitPercent: 200
   rateLimit: { requestsPerSecond: 500, perUser: { requestsPerSecond: 5, burst: 10 } }
   profile: default
@@ -108,14 +107,14 @@ spec:
 apiVersion: fairgate.dev/v1alpha1
 kind: WorkspaceClass
 metadata: { name: rest }
-spec: { match: { paths: ["*"] }, seats: 0, rateLimit: { perUser: { requestsPerSecond: 2 } } }
+spec: { match: { paths: ["*"] }, seats: 0, lendablePercent: 50, rateLimit: { perUser: { requestsPerSecond: 2 } } }
 "#,
     )
     .unwrap();
     assert_eq!(config.flow_schemas, FairnessConfig::default().flow_schemas);
     let [gold, rest] = &config.classes[..] else { panic!("want two classes") };
     assert_eq!((gold.weight, rest.weight), (Weight::Shares(100), Weight::Seats(0)));
-    assert_eq!((gold.lendable_percent, gold.borrowing_limit_percent), (50, Some(200)));
+    assert_eq!((gold.borrowing_limit_percent, rest.lendable_percent), (Some(200), 50));
     assert_eq!(gold.rate_limit, Some(RateLimit { requests_per_second: 500, burst: 500 }));
     assert_eq!(gold.user_rate_limit, Some(RateLimit { requests_per_second: 5, burst: 10 }));
     assert_eq!((rest.rate_limit, rest.user_rate_limit.map(|l| l.burst)), (None, Some(2)));
@@ -180,6 +179,11 @@ kind: WorkspaceClass
 metadata: { name: iron }
 spec: { match: { paths: ["*"] }, seats: 1, rateLimit: { perUser: { burst: 3 } } }
 ---
+apiVersion: fairgate.dev/v1alpha1
+kind: WorkspaceClass
+metadata: { name: lead }
+spec: { match: { paths: ["*"] }, nominalConcurrencyShares: 0, lendablePercent: 0 }
+---
 apiVersion: v1
 kind: List
 items: {}
@@ -208,8 +212,10 @@ items: {}
         "30:144: spec.rateLimit.burst: is 0; want 1 to 1000000",
         "30:158: spec.profile: is \"other\"; want default: this release serves no other",
         "35:66: spec.rateLimit.perUser.requestsPerSecond: is 0; want 1 to 1000000",
-        "39:8: items: is a map; want a list of objects",
-        "40:5: kind: the document is the number 7; want FlowSchema, PriorityLevelConfiguration, WorkspaceClass or List",
+        "40:60: spec.nominalConcurrencyShares: is 0; want 1 to 1000000",
+        "40:80: spec.lendablePercent: is given beside nominalConcurrencyShares, of which others use all that is free; want it beside seats only",
+        "44:8: items: is a map; want a list of objects",
+        "45:5: kind: the document is the number 7; want FlowSchema, PriorityLevelConfiguration, WorkspaceClass or List",
     ];
     for want in want {
         assert!(faults.iter().any(|fault| fault.starts_with(want)), "missing: {want}\nfound: {faults:#?}");
