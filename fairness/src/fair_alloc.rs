@@ -5,7 +5,7 @@
 //! levels into that problem. Our scheduler lends at each dispatch and needs neither; they say what APF
 //! would give, for comparison.
 
-use crate::{Compat, Limits};
+use crate::Limits;
 
 /// Targets below this count as this much, so that nothing is divided by zero.
 const TARGET_MIN: f64 = 0.001;
@@ -146,12 +146,11 @@ pub struct Demand {
 
 /// The seats that APF would let each level use for the next period, in the order given.
 ///
-/// What the exempt levels take reduces what the others divide; under [`Compat::Upstream`] it does so only
-/// when it leaves less than their minimums, as in v1.34.
+/// What the exempt levels take reduces what the others divide only when it leaves less than their minimums, as in v1.34.
 ///
 /// # Errors
 /// See [`AllocationError`]; upstream then keeps the limits of the last period.
-pub fn current_limits(levels: &[Demand], compat: Compat) -> Result<Vec<u32>, AllocationError> {
+pub fn current_limits(levels: &[Demand]) -> Result<Vec<u32>, AllocationError> {
     let lower = |level: &Demand| {
         let wanted = if level.exempt { level.high_watermark } else { level.limits.nominal.min(level.high_watermark) };
         f64::from(level.limits.min.max(wanted))
@@ -173,8 +172,7 @@ pub fn current_limits(levels: &[Demand], compat: Compat) -> Result<Vec<u32>, All
             let lower = lower(level);
             Class { lower, target: level.smoothed.max(lower), upper: f64::from(level.limits.max) }
         };
-        let sum = if compat == Compat::Upstream { nominal } else { remaining };
-        fair_alloc(sum, &limited().map(class).collect::<Vec<_>>())?.amounts
+        fair_alloc(nominal, &limited().map(class).collect::<Vec<_>>())?.amounts
     };
     let mut amounts = amounts.into_iter();
     let current = levels.iter().map(|level| if level.exempt { Some(lower(level)) } else { amounts.next() });
@@ -234,7 +232,7 @@ mod tests {
                     high_watermark: vectors::number(level, "highWatermark") as u32,
                     smoothed: level["smoothed"].as_f64().unwrap(),
                 };
-                let got = current_limits(&levels.iter().map(demand).collect::<Vec<_>>(), Compat::Upstream).unwrap();
+                let got = current_limits(&levels.iter().map(demand).collect::<Vec<_>>()).unwrap();
                 let want: Vec<u32> = levels.iter().map(|l| vectors::number(l, "currentCL") as u32).collect();
                 assert_eq!(got, want, "{}: {step}", case["id"]);
             }
@@ -243,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn exempt_use_comes_out_of_the_others_seats() {
+    fn exempt_use_leaves_the_others_their_seats() {
         let level = |exempt, high_watermark| Demand {
             exempt,
             limits: Limits { nominal: 10, lendable: 10, min: 0, borrowing: 20, max: 30, max_seats: 0 },
@@ -251,8 +249,7 @@ mod tests {
             smoothed: f64::from(high_watermark),
         };
         let levels = [level(true, 8), level(false, 10), level(false, 2)];
-        assert_eq!(current_limits(&levels, Compat::Fairgate).unwrap(), [8, 18, 4]);
-        assert_eq!(current_limits(&levels, Compat::Upstream).unwrap(), [8, 25, 5]);
+        assert_eq!(current_limits(&levels).unwrap(), [8, 25, 5]);
     }
 
     proptest! {

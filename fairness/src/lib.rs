@@ -1,7 +1,7 @@
 //! Classification, pricing and fair admission for one shard.
 //!
 //! One request's way through this crate: [`Profile::classify`] finds its FlowSchema, priority level and
-//! flow; [`price`](pricing::price) says how many seats it takes; [`Gate::admit`] lets it run now, queues
+//! flow; [`PricingOptions::price`] says how many seats it takes; [`Gate::admit`] lets it run now, queues
 //! it or refuses it. The [`Permit`] gives the seats back when it is dropped.
 //!
 //! The scheduler below the gate does no I/O, has no clock of its own and is not async.

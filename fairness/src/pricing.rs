@@ -141,11 +141,6 @@ const DELETES_CHARGED_MAX: u64 = 100;
 /// The longest tail of a deletecollection: what exceeds it is forgiven.
 const DELETES_TAIL_MAX: Duration = Duration::from_secs(5);
 
-/// Prices one request with the default settings; see [`PricingOptions::price`].
-pub fn price(info: &RequestInfo<'_>, counts: Counts, watches: u32, max_seats: u32) -> Cost {
-    PricingOptions::DEFAULT.price(info, counts, watches, max_seats)
-}
-
 impl PricingOptions {
     /// Prices one request.
     ///

@@ -84,28 +84,36 @@ fn weights_are_kept_within_a_per_cent() {
 fn a_newcomer_is_served_while_lists_fill_the_server() {
     let report = play(&load("slow-lists"));
     let newcomer = report.groups["newcomer"];
-    assert!(newcomer.max_wait_s < 30.0 && newcomer.rejected.time_out == 0, "{newcomer:?}");
-    assert!(report.reach_s.unwrap() < 30.0, "{:?}", report.reach_s);
+    assert_eq!(newcomer.rejected.time_out, 0, "{newcomer:?}");
+    // At once, though every list that runs takes another half a minute on average.
+    assert!(report.reach_s.unwrap() < 0.1, "{:?}", report.reach_s);
+    assert!(newcomer.p99_wait_s < 1.0 && newcomer.max_wait_s < 2.0, "{newcomer:?}");
+    assert!(newcomer.seats > 9.0, "its half: {newcomer:?}");
 }
 
 #[test]
 fn demand_may_change_every_second() {
     let report = play(&load("second-by-second"));
     let steady: Vec<f64> = (0..5).map(|i| report.workspaces[&format!("steady{i}")].seats).collect();
-    let mean = steady.iter().sum::<f64>() / 5.0;
-    assert!(steady.iter().all(|seats| (seats / mean - 1.0).abs() < 0.02), "{steady:?}");
+    // Of 100 seats: a tenth while those who have just stopped sending still wait, which takes as long as they wait at
+    // the end; for the rest of a second an eighth, or a seventh.
+    let [three, two] = ["even", "odd"].map(|name| report.groups[name]);
+    let both = |wait: f64| (2.0 * wait * 10.0 + (1.0 - wait) * (100.0 / 8.0 + 100.0 / 7.0)) / 2.0;
+    let due = both((three.p50_wait_s + two.p50_wait_s) / 2.0);
+    assert!((12.9..13.4).contains(&due), "{due}");
+    assert!(steady.iter().all(|seats| (seats / due - 1.0).abs() < 0.02), "{steady:?}, not {due}");
     assert!(report.jain_min_window.unwrap() > 0.999, "{:?}", report.jain_min_window);
 }
 
 #[test]
 fn each_workspace_of_kcp_1271_has_its_limits() {
-    for (name, low, high) in [("kcp-1271", 70.0, 35.0), ("kcp-1271-borrowing-off", 41.0, 17.0)] {
+    for (name, low, high) in [("kcp-1271", 50.19, 20.81), ("kcp-1271-borrowing-off", 41.0, 17.0)] {
         let report = play(&Scenario { end_s: 30.0, ..load(name) });
         for workspace in 1..=8 {
             let level = |level| report.levels[&format!("w{workspace}/{level}")].seats;
             let (got_low, got_high) = (level("workload-low"), level("workload-high"));
-            assert!(got_low + got_high <= 105.0 + 1e-6, "{name}: {got_low} and {got_high}");
-            assert!(got_low <= low + 5.0 && got_high <= high + 5.0, "{name}: {got_low} and {got_high}");
+            // Within a seat of the table of kcp issue 1271.
+            assert!((got_low - low).abs() < 1.0 && (got_high - high).abs() < 1.0, "{name}: {got_low} and {got_high}");
         }
     }
 }

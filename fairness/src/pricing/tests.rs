@@ -101,7 +101,7 @@ fn our_prices_differ_where_we_mean_it() {
 const FRESH: Counts = Counts::Fresh { objects: 1_000, mean_bytes: 2_000 };
 
 fn ours(method: &str, uri: &str, counts: Counts, watches: u32) -> Cost {
-    price(&parse(method, uri), counts, watches, 0)
+    PricingOptions::DEFAULT.price(&parse(method, uri), counts, watches, 0)
 }
 
 fn upstream(method: &str, uri: &str, counts: Counts, watches: u32) -> Cost {
@@ -157,7 +157,8 @@ fn ceilings_bind_and_the_raw_estimate_stays_visible() {
 proptest! {
     #[test]
     fn ceilings_hold_and_a_narrow_tail_keeps_the_work(watches in 0u32..200_000, level in 0u32..40) {
-        let cost = price(&parse("PUT", "/api/v1/namespaces/n/configmaps/c"), FRESH, watches, level);
+        let put = parse("PUT", "/api/v1/namespaces/n/configmaps/c");
+        let cost = PricingOptions::DEFAULT.price(&put, FRESH, watches, level);
         prop_assert_eq!(cost.initial_seats, 1);
         prop_assert!(cost.final_seats <= ceiling(10, level));
         let wide = if watches < 10 { 0 } else { watches.div_ceil(10) };

@@ -127,7 +127,7 @@ fn limits_are_those_of_kubernetes() {
             smoothed: 0.0,
         };
         let demands: Vec<_> = profile.levels().iter().zip(&got).map(demand).collect();
-        let current = fair_alloc::current_limits(&demands, Compat::Upstream).unwrap();
+        let current = fair_alloc::current_limits(&demands).unwrap();
         let nominal: i64 = got.iter().map(|l| i64::from(l.nominal)).sum();
         assert_eq!(nominal, vectors::number(case, "nominalCLSum"), "{}", case["id"]);
         for (((level, got), current), want) in profile.levels().iter().zip(&got).zip(current).zip(wanted) {

@@ -1,4 +1,4 @@
-//! Random numbers for traffic: splitmix64, the same on every machine.
+//! Random numbers for traffic: splitmix64. What is drawn from a distribution goes through the platform's `ln` and `pow`.
 
 use super::Distribution;
 

@@ -5,7 +5,7 @@
 //! Cost: O(1) for each change of demand, O(n log n) in the levels for an adjustment.
 
 use crate::{
-    Compat, Limits,
+    Limits,
     fair_alloc::{Demand, current_limits},
 };
 
@@ -173,7 +173,7 @@ impl Adjustment {
             smoothed: level.meter.smoothed,
         };
         let problem: Vec<Demand> = self.levels.iter().map(demand).collect();
-        if let Ok(seats) = current_limits(&problem, Compat::Upstream) {
+        if let Ok(seats) = current_limits(&problem) {
             self.levels.iter_mut().zip(seats).for_each(|(level, seats)| level.current = seats);
         }
     }
