@@ -25,7 +25,7 @@ mod state;
 mod stats;
 mod waiting;
 
-/// Atomics of the lot; loom's when its interleavings are checked.
+/// Atomics of the lot: where `tests/parking.rs` takes `parking.rs` in, loom's stand under this name.
 mod sync {
     pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 }
@@ -59,14 +59,15 @@ pub use self::{
 };
 use self::{
     parking::{Key, Parking},
-    state::{Decision, Grant, State, Tenant, Wakes},
+    state::{Decision, Grant, State, Tenant, Undecided, Wakes},
 };
 use crate::{
     Classified, Clock, Compat, Cost, Profile,
     scheduler::{Tuning, WorkspaceClass},
 };
 
-/// Says what a workspace is given; asked once, when the workspace sends its first request.
+/// Says what a workspace is given: asked when it gets a node, until two answers in a row are the same. Never asked under
+/// the gate's lock.
 pub type ClassLookup = Arc<dyn Fn(&ClusterName) -> WorkspaceClass + Send + Sync>;
 
 /// What a gate needs to know when it is made.
@@ -87,8 +88,8 @@ pub struct GatePolicy {
     pub classes: ClassLookup,
     /// Shares of requests without a workspace, of the same kind as those of workspaces.
     pub platform_shares: u32,
-    /// Shares that all unknown workspaces have together.
-    pub unknown_shares: u32,
+    /// Shares that those workspaces have together whose names find no room, see [`Gate::set_names_max`].
+    pub other_shares: u32,
     /// The scheduler's dials; without effect under [`Compat::Upstream`].
     pub tuning: Tuning,
     /// Whether Kubernetes' own queues and division of seats decide, see [`upstream`](crate::upstream).
@@ -96,13 +97,13 @@ pub struct GatePolicy {
 }
 
 impl Default for GatePolicy {
-    /// Every workspace weighs the same; the platform weighs as much as four of them, all unknown ones
+    /// Every workspace weighs the same; the platform weighs as much as four of them, all that find no room
     /// together as much as one.
     fn default() -> Self {
         Self {
             classes: Arc::new(|_| WorkspaceClass::default()),
             platform_shares: 120,
-            unknown_shares: 30,
+            other_shares: 30,
             tuning: Tuning::default(),
             compat: Compat::Fairgate,
         }
@@ -115,18 +116,18 @@ impl fmt::Debug for GatePolicy {
     }
 }
 
-/// One request that asks for admission. Known workspaces get nodes of their own; all unknown ones share one.
+/// One request that asks for admission.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The workspace's logical cluster; `None` for `/clusters/*`, system clusters and requests without a
-    /// cluster (the platform level), see also [`Gate::admit_unknown`].
+    /// cluster (the platform level).
     pub workspace: Option<&'a ClusterName>,
     /// Whose indices `class` has. If another profile has come into force since, the request goes to the level of
     /// the same name there, or to `catch-all`.
     pub profile: &'a Profile,
     /// What [`Profile::classify`] of `profile` said.
     pub class: Classified,
-    /// What [`price`](crate::pricing::price) said.
+    /// What [`PricingOptions::price`](crate::PricingOptions::price) said.
     pub cost: Cost,
     /// When the request was received, by the gate's clock.
     pub received_ns: u64,
@@ -222,12 +223,6 @@ impl Gate {
         self.decide(of(request), request, true)
     }
 
-    /// As [`Gate::admit`], for a workspace that is not (yet) known to exist. All of them share one small
-    /// node and leave nothing behind. `request.class` should come from [`Profile::classify_shared`].
-    pub fn admit_unknown(self: &Arc<Self>, request: &Request<'_>) -> Admission {
-        self.decide(Tenant::Unknown, request, false).expect("only told when asked for")
-    }
-
     fn decide(self: &Arc<Self>, tenant: Tenant<'_>, request: &Request<'_>, tell: bool) -> Option<Admission> {
         let now = self.shared.clock.now_ns();
         let key = if self.shared.parking.is_open() { self.key(tenant, request) } else { None };
@@ -235,10 +230,21 @@ impl Gate {
             let grant = Grant::unpack(self.shared.parking.cell(place.cell).enter(now));
             return Some(Admission::Run(Permit::new(self.clone(), grant, Some(place))));
         }
-        let decision = self.with(|state, wakes| {
-            let gone = tell && !state.has_level_of(request);
-            (!gone).then(|| state.admit(now, tenant, &self.shared.classes, request, key, wakes))
-        })?;
+        let mut class = None;
+        let decision = loop {
+            let decided = self.with(|state, wakes| match tell && !state.has_level_of(request) {
+                true => Err(Undecided::Level),
+                false => state.admit(now, tenant, class, request, key, wakes),
+            });
+            match (decided, tenant) {
+                (Ok(decision), _) => break decision,
+                (Err(Undecided::Class), Tenant::Known(name)) => class = Some((self.shared.classes)(name)),
+                (Err(_), _) => return None,
+            }
+        };
+        if let (Some(class), Tenant::Known(name)) = (class, tenant) {
+            self.ask_again(name, class, false);
+        }
         Some(match decision {
             Decision::Run(grant, place) => Admission::Run(Permit::new(self.clone(), grant, place)),
             Decision::Wait(ticket) => Admission::Wait(Waiting::new(self.clone(), ticket)),
@@ -255,7 +261,6 @@ impl Gate {
         let (kind, name) = match tenant {
             Tenant::Known(name) => (0_u8, name.as_str()),
             Tenant::Platform => (1, ""),
-            Tenant::Unknown => (2, ""),
         };
         // Indices mean something in one profile only.
         let profile = request.profile.serial();
@@ -267,13 +272,10 @@ impl Gate {
         Some(Key(a, b.max(1)))
     }
 
-    /// Makes the workspace's node if it is given absolute seats, so that its reserve is kept before its
-    /// first request.
+    /// Asks what a workspace is given that this shard holds. If that is absolute seats it gets a node, so that its
+    /// reserve is kept before its first request.
     pub fn declare_workspace(&self, workspace: &ClusterName) {
-        let now = self.shared.clock.now_ns();
-        if matches!((self.shared.classes)(workspace), WorkspaceClass::Seats { .. }) {
-            self.with(|state, _| state.workspace(now, workspace, &self.shared.classes));
-        }
+        self.give(workspace, true);
     }
 
     /// Asks again what every workspace is given that has a node; for when the operator changed the classes. The
@@ -283,11 +285,39 @@ impl Gate {
         names.iter().for_each(|name| self.reclassify_workspace(name));
     }
 
-    /// Asks again what a workspace is given; for when the operator changed its class.
+    /// Asks again what a workspace is given, if it has a node; for when its class may be another.
     pub fn reclassify_workspace(&self, workspace: &ClusterName) {
-        let now = self.shared.clock.now_ns();
+        self.give(workspace, false);
+    }
+
+    fn give(&self, workspace: &ClusterName, declared: bool) {
         let class = (self.shared.classes)(workspace);
-        self.with(|state, wakes| state.set_class(now, workspace, class, wakes));
+        self.set_class(workspace, class, declared);
+        self.ask_again(workspace, class, declared);
+    }
+
+    /// Whoever gives a workspace a class asks again afterwards: what was looked up before somebody else gave it a newer
+    /// one does not stay. Goes round again only if the class has changed meanwhile.
+    fn ask_again(&self, workspace: &ClusterName, mut given: WorkspaceClass, declared: bool) {
+        loop {
+            let class = (self.shared.classes)(workspace);
+            if class == given {
+                return;
+            }
+            self.set_class(workspace, class, declared);
+            given = class;
+        }
+    }
+
+    fn set_class(&self, workspace: &ClusterName, class: WorkspaceClass, declared: bool) {
+        let now = self.shared.clock.now_ns();
+        self.with(|state, wakes| state.set_class(now, workspace, class, declared, wakes));
+    }
+
+    /// No more than so many workspaces get nodes of their own by their requests from now on; the others share one. For
+    /// when nobody but those who send requests says which workspaces there are. Without a limit otherwise.
+    pub fn set_names_max(&self, names: usize) {
+        self.with(|state, _| state.set_names_max(names));
     }
 
     /// The workspace is gone: its queues are dropped as soon as they are empty, its series at once.
@@ -320,7 +350,7 @@ impl Gate {
         }
     }
 
-    /// Seats that classes promise to workspaces and the shard has not: the workspaces that came last go without.
+    /// See [`ShardStats::reserves_missing`].
     pub fn reserves_missing(&self) -> u64 {
         self.lock().shard.reserves_missing()
     }
@@ -338,6 +368,15 @@ impl Gate {
             }
             self.shared.in_force.store(state.profile.serial(), Ordering::Relaxed);
         });
+    }
+
+    /// Ceiling of the width of a request, if the workspace has one of its own (apf.md 6.2): it has under
+    /// [`Compat::Upstream`], where it is a server of its own, from its first request on. 0: none. `level` is an index of
+    /// `profile`. Takes the lock.
+    pub fn max_seats(&self, workspace: Option<&ClusterName>, profile: &Profile, level: u16) -> Option<u32> {
+        let state = self.lock();
+        let id = state.find(workspace).filter(|_| profile.serial() == state.profile.serial())?;
+        state.shard.max_seats(id, level)
     }
 
     /// The profile in force.

@@ -9,6 +9,7 @@ use std::{
 };
 
 use apiserver_api::{ClusterName, Reason, RequestInfo, Status, UserInfo, Verb, list_options::request_timeout};
+use config::Compat;
 use fairness::{
     Admission, Classified, Clock, Cost, Counts, LevelKind, Permit, Rejection, Request, Waiting, WatchGuard,
 };
@@ -33,6 +34,8 @@ pub(crate) struct Plan {
     pub(crate) verb: Verb,
     /// `None` when it bypasses fairness.
     pub(crate) ticket: Option<Ticket>,
+    /// The rules whose limits of rates it is under.
+    pub(crate) rated: Option<Arc<Rules>>,
     /// How long it may take altogether, if it says so.
     pub(crate) timeout: Option<Duration>,
     /// What ends the initialisation of a watch.
@@ -79,12 +82,18 @@ pub(crate) fn plan(
         _ => Kind::Plain,
     };
     let timeout = if kind == Kind::Plain { request_timeout(query)? } else { None };
-    let mut plan = Plan { kind, verb: info.verb, ticket: None, timeout, initial: Initial::Head, watch: None };
+    let mut plan =
+        Plan { kind, verb: info.verb, ticket: None, rated: None, timeout, initial: Initial::Head, watch: None };
     let (Some(fairness), Some(entry)) = (&core.fairness, core.shards.get(route.shard)) else { return Ok(plan) };
+    let workspace = route.workspace.as_ref();
     if kind == Kind::LongRunning {
+        let rules = fairness.rules();
+        if let Some(name) = workspace.filter(|_| rules.rates.is_some()) {
+            let class = rules.profile.classify(name, user, &info);
+            plan.rated = rated(&rules, class);
+        }
         return Ok(plan);
     }
-    let workspace = route.workspace.as_ref();
     let watches = workspace.map_or(0, |name| core.watches.interested(name, &info));
     let Some(ticket) = ticket(fairness.rules(), entry, route, user, &info, watches) else { return Ok(plan) };
     if let Some(flow) = ticket.rules.flow(ticket.class.flow_schema) {
@@ -93,6 +102,7 @@ pub(crate) fn plan(
             flow.watches.observe(watches.into());
         }
     }
+    plan.rated = rated(&ticket.rules, ticket.class);
     plan.ticket = Some(ticket);
     if kind == Kind::Watch {
         plan.initial = Initial::of(query, || counts(entry, workspace, &info));
@@ -105,6 +115,12 @@ pub(crate) fn plan(
         plan.watch = Some(guard);
     }
     Ok(plan)
+}
+
+/// The rules, unless they limit no rates or the request is exempt.
+fn rated(rules: &Arc<Rules>, class: Classified) -> Option<Arc<Rules>> {
+    let level = rules.rates.as_ref().and(rules.profile.levels().get(usize::from(class.level)));
+    level.filter(|level| level.kind != LevelKind::Exempt).map(|_| rules.clone())
 }
 
 /// Classifies and prices; `None` for a shard that there is not.
@@ -121,10 +137,23 @@ fn ticket(
         Some(name) => rules.profile.classify(name, user, info),
         None => rules.profile.classify_shared("", user, info),
     };
-    let ceiling = rules.seats_max(route.shard, class.level);
+    let ceiling = own_ceiling(&rules, entry, workspace, info.verb, class)
+        .unwrap_or_else(|| rules.seats_max(route.shard, class.level));
     let pricing = rules.pricing(route.shard)?;
     let cost = pricing.price(info, counts(entry, workspace, info), watches, ceiling);
     Some(Ticket { rules, class, cost })
+}
+
+/// The workspace's own ceiling, asked only where it may matter.
+fn own_ceiling(
+    rules: &Rules,
+    entry: &core::Entry,
+    workspace: Option<&ClusterName>,
+    verb: Verb,
+    class: Classified,
+) -> Option<u32> {
+    let gate = entry.gate.as_ref().filter(|_| rules.compat == Compat::Upstream && verb != Verb::Get)?;
+    gate.max_seats(workspace, &rules.profile, class.level)
 }
 
 /// Classifies and prices a request that [`plan`] has read, by the rules in force now.
@@ -156,7 +185,8 @@ pub(crate) enum Refused {
     Draining,
 }
 
-/// Asks the gate of the route's shard, and waits if it says so. `None` when the request needs no permit.
+/// Looks at the limits of rates, which what is long-running has too, then asks the gate of the route's shard, and waits if
+/// it says so. `None` when the request needs no permit.
 ///
 /// # Errors
 /// See [`Refused`].
@@ -172,17 +202,14 @@ pub(crate) async fn admit(
     trail: &mut Trail,
 ) -> Result<Option<Held>, Refused> {
     let core = &*worker.core;
-    let (Some(gate), Some(ticket)) = (worker.gate(route.shard), &mut plan.ticket) else { return Ok(None) };
     let workspace = route.workspace.as_ref();
-    if let (Some(rates), Some(name)) = (&ticket.rules.rates, workspace) {
-        let level = ticket.rules.profile.levels().get(usize::from(ticket.class.level));
-        if level.is_none_or(|level| level.kind != LevelKind::Exempt) {
-            rates.check(name, &identity.user.name).map_err(|(limit, rejection)| {
-                core.metrics.rate_limited(limit);
-                Refused::Unfair(rejection)
-            })?;
-        }
+    if let (Some(rates), Some(name)) = (plan.rated.take().and_then(|rules| rules.rates.clone()), workspace) {
+        rates.check(name, &identity.user.name).map_err(|(limit, rejection)| {
+            core.metrics.rate_limited(limit);
+            Refused::Unfair(rejection)
+        })?;
     }
+    let (Some(gate), Some(ticket)) = (worker.gate(route.shard), &mut plan.ticket) else { return Ok(None) };
     let (timeout, is_watch) = (plan.timeout, plan.kind == Kind::Watch);
     let arrived_ns = core.clock.now_ns();
     let received_ns = trail.arrived_ns;

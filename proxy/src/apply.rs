@@ -101,7 +101,7 @@ impl Core {
             self.index.leave(*number);
         }
         if let (true, Some(only)) = (self.index.is_static(), moves.came.last()) {
-            self.index.become_static(*only);
+            self.become_static(*only);
         }
         let ranks: HashMap<&str, usize> = wanted.iter().zip(0..).map(|(options, n)| (&*options.name, n)).collect();
         self.shards.choose_platform(|name| ranks.get(name).copied().unwrap_or(usize::MAX));

@@ -4,14 +4,14 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicUsize},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
 };
 
 use apiserver_api::{ClusterName, UserInfo, user::GROUP_MASTERS};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use config::{Compat, FairnessConfig};
-use fairness::{Clock, WatchTracker};
+use fairness::{Clock, Gate, WatchTracker};
 
 use crate::{
     access_log::AccessLog, census::Census, clock::WallClock, identity::Identity, index::Index, limits::InForce,
@@ -61,6 +61,10 @@ pub(crate) struct Core {
     pub(crate) healthy: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }
 
+/// Workspaces with seats of their own on a shard that does not tell which it has: any name that a client sends may be one.
+/// Under the default shares they weigh 64 times as much as the platform, and under Kubernetes' rules take 13 MB.
+const UNVOUCHED_MAX: usize = 256;
+
 /// Who is let in, and as whom: replaced as a whole.
 #[derive(Debug)]
 pub(crate) struct Access {
@@ -102,11 +106,29 @@ impl Core {
         rules.uids.forget(workspace);
     }
 
-    /// A workspace's class may be another: so may be its limits of rates.
-    pub(crate) fn reclassify_rates(&self, workspace: &ClusterName) {
+    /// A workspace's class may be another: so may be its limits of rates, and what the shard that holds it, whichever
+    /// that is, keeps for it.
+    pub(crate) fn reclassify(&self, workspace: &ClusterName) {
         if let Some(rates) = self.fairness.as_ref().and_then(|f| f.rules().rates.clone()) {
             rates.reclassify(workspace);
         }
+        for (gate, shard) in self.gates() {
+            match self.index.holds(shard, workspace) {
+                true => gate.declare_workspace(workspace),
+                false => gate.reclassify_workspace(workspace),
+            }
+        }
+    }
+
+    /// Gates, with the numbers of their shards.
+    fn gates(&self) -> impl Iterator<Item = (&Arc<Gate>, usize)> {
+        self.shards.all().filter_map(|(shard, entry)| Some((entry.gate.as_ref()?, shard)))
+    }
+
+    /// From now on every path belongs to this shard, and nobody but its clients says which workspaces there are.
+    pub(crate) fn become_static(&self, shard: usize) {
+        self.gates().for_each(|(gate, _)| gate.set_names_max(UNVOUCHED_MAX));
+        self.index.become_static(shard);
     }
 
     /// Puts another fairness configuration in force. Without effect when fairness is off.
@@ -114,13 +136,12 @@ impl Core {
         let Some(fairness) = &self.fairness else { return };
         // A shard that comes now would have the old levels.
         let _one_at_a_time = self.shards.changing();
-        let gates = || self.shards.all().filter_map(|(shard, entry)| Some((entry.gate.as_ref()?, shard)));
         fairness.replace(config, &self.index, |rules, classes_changed| {
-            gates().for_each(|(gate, _)| gate.set_profile(rules.profile.clone()));
+            self.gates().for_each(|(gate, _)| gate.set_profile(rules.profile.clone()));
             if !classes_changed {
                 return;
             }
-            for (gate, shard) in gates() {
+            for (gate, shard) in self.gates() {
                 gate.reclassify_workspaces();
                 // Those with seats of their own have them before their first request.
                 self.index.names_on(shard).iter().for_each(|name| gate.declare_workspace(name));
@@ -144,9 +165,28 @@ impl Core {
             .collect()
     }
 
+    /// Says when more seats are promised to workspaces than a shard has, and when that is over.
+    fn tell_of_reserves(&self) {
+        for (_, entry) in self.shards.iter() {
+            let missing = entry.gate.as_ref().map_or(0, |gate| gate.reserves_missing());
+            let (shard, before) = (&*entry.shard.name, entry.reserves_missing.swap(missing, Relaxed));
+            match (before, missing) {
+                (0, 1..) => tracing::warn!(
+                    shard,
+                    missing,
+                    "fairness: WorkspaceClasses keep more seats for workspaces than the shard has; those that came last have \
+                     less than they are promised: want fewer seats, more lendablePercent, or fewer such workspaces here"
+                ),
+                (1.., 0) => tracing::info!(shard, "fairness: all seats promised to workspaces are kept again"),
+                _ => {}
+            }
+        }
+    }
+
     /// Drops what is kept for workspaces that nobody asks for any more. Called every [`SWEEP`](crate::recent::SWEEP).
     pub(crate) fn sweep(&self) {
         let Some(rules) = self.fairness.as_ref().map(Fairness::rules) else { return };
+        self.tell_of_reserves();
         rules.uids.sweep();
         if let Some(rates) = &rules.rates {
             rates.sweep();

@@ -11,7 +11,10 @@ use std::{
 };
 
 use apiserver_api::{ClusterName, Reason, RequestInfo, Status};
-use fairness::gate::{LevelDump, Place};
+use fairness::{
+    gate::{LevelDump, Place},
+    upstream::QueueLoad,
+};
 use http::Uri;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
@@ -63,6 +66,10 @@ const NOT_STARTED: &str = "0001-01-01T00:00:00Z";
 const TEXT_MAX: usize = 4 << 20;
 /// Wider cells stand out of their column: one long name does not fill every row with blanks.
 const WIDTH_MAX: usize = 200;
+
+/// More rows of queues than an answer has room for: each of their columns is at least [`WIDTH_MIN`] wide.
+const ROWS_MAX: usize = TEXT_MAX / (WIDTH_MIN * QUEUES.len());
+const WIDTH_MIN: usize = 8;
 
 type Row = Vec<String>;
 
@@ -194,7 +201,7 @@ impl<'a> View<'a> {
 fn level_rows(view: &View<'_>) -> Vec<Row> {
     let level = |level: &LevelDump| {
         let executing = level.executing.unwrap_or_else(|| view.running(&level.name));
-        let active = level.queues.iter().filter(|queue| queue.waiting > 0).count();
+        let active = level.queues.iter().filter(|(_, queue)| queue.waiting > 0).count();
         let idle = level.waiting + executing == 0;
         let counts = [level.waiting, executing, level.dispatched, level.rejected, level.timed_out, level.cancelled];
         let mut row = vec![level.name.to_string(), active.to_string(), idle.to_string(), level.quiescing.to_string()];
@@ -205,26 +212,44 @@ fn level_rows(view: &View<'_>) -> Vec<Row> {
 }
 
 fn queue_rows(view: &View<'_>) -> Vec<Row> {
-    let queues = view.levels.iter().flat_map(|level| level.queues.iter().zip(0u32..).map(move |q| (level, q)));
-    let queue = |(level, (queue, index)): (&LevelDump, (&fairness::upstream::QueueLoad, u32))| {
-        let running = || view.running.get(&(&*level.name, Some(index))).copied().unwrap_or_default();
-        let executing = queue.executing.unwrap_or_else(running);
-        if view.shown.all && queue.waiting + executing + queue.seats_in_use == 0 {
-            return None;
+    let mut rows = Vec::new();
+    for level in &view.levels {
+        let mut queues: BTreeMap<u32, QueueLoad> = level.queues.iter().copied().collect();
+        let running = |index| view.running.get(&(&*level.name, Some(index))).copied().unwrap_or_default();
+        for ((_, index), _) in view.running.iter().filter(|((name, _), _)| **name == *level.name) {
+            queues.entry(index.unwrap_or(u32::MAX)).or_default();
         }
-        Some(vec![
-            level.name.to_string(),
-            index.to_string(),
-            queue.waiting.to_string(),
-            executing.to_string(),
-            queue.seats_in_use.to_string(),
-            seat_seconds(queue.next_dispatch_r),
-            queue.initial_seats.to_string(),
-            queue.max_seats.to_string(),
-            seat_seconds(queue.total_work),
-        ])
-    };
-    queues.filter_map(queue).collect()
+        let row = |(index, queue): (u32, QueueLoad)| {
+            let executing = queue.executing.unwrap_or_else(|| running(index));
+            queue_row(level, index, &queue, executing, view.shown.all)
+        };
+        let room = ROWS_MAX.saturating_sub(rows.len());
+        if view.shown.all {
+            rows.extend(queues.into_iter().filter(|(index, _)| *index < level.queue_count).filter_map(row).take(room));
+        } else {
+            let all = (0..level.queue_count).map(|at| (at, queues.get(&at).copied().unwrap_or_default()));
+            rows.extend(all.filter_map(row).take(room));
+        }
+    }
+    rows
+}
+
+/// `None` for a queue in which there is nothing, where those are left out.
+fn queue_row(level: &LevelDump, index: u32, queue: &QueueLoad, executing: u64, skip_empty: bool) -> Option<Row> {
+    if skip_empty && queue.waiting + executing + queue.seats_in_use == 0 {
+        return None;
+    }
+    Some(vec![
+        level.name.to_string(),
+        index.to_string(),
+        queue.waiting.to_string(),
+        executing.to_string(),
+        queue.seats_in_use.to_string(),
+        seat_seconds(queue.next_dispatch_r),
+        queue.initial_seats.to_string(),
+        queue.max_seats.to_string(),
+        seat_seconds(queue.total_work),
+    ])
 }
 
 fn request_rows(view: &View<'_>) -> Vec<Row> {
@@ -307,7 +332,7 @@ struct Table {
 
 impl Table {
     fn new(head: Row) -> Self {
-        let mut table = Self { rows: Vec::new(), widths: vec![8; head.len()], cells: 0, is_cut_off: false };
+        let mut table = Self { rows: Vec::new(), widths: vec![WIDTH_MIN; head.len()], cells: 0, is_cut_off: false };
         table.push(head);
         table
     }

@@ -145,6 +145,7 @@ fn shards(out: &mut Text, core: &Core) {
     each("fairgate_shard_seats_in_use", &gate(|s| s.in_use.into()));
     each("fairgate_shard_exempt_seats_in_use", &gate(|s| s.exempt.into()));
     each("fairgate_shard_waiting_requests", &gate(|s| s.waiting.into()));
+    each("fairgate_shard_reserves_missing_seats", &gate(|s| s.reserves_missing));
     each("fairgate_shard_active_workspaces", &gate(|s| s.workspaces as u64));
     each("fairgate_observers_workspaces", &|_, e| Some(number(observers(e)?.workspaces)));
     each("fairgate_observers_unclaimed", &|_, e| Some(number(observers(e)?.unclaimed)));

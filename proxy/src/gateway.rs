@@ -307,7 +307,7 @@ pub(crate) fn build(options: &GatewayOptions, clock: WallClock, workers: usize) 
         Entry::new(shard, gate, &options.limits, workers)
     };
     let shards = Shards::new(options.shards.iter().map(entry).collect::<Result<_, StartError>>()?);
-    Ok(Core {
+    let core = Core {
         tls: ArcSwapOption::from(options.tls.as_deref().map(with_protocols)),
         access: ArcSwap::from_pointee(Access::new(options.anonymous, &options.drop_groups)),
         own_identity: Core::own_identity(),
@@ -330,7 +330,11 @@ pub(crate) fn build(options: &GatewayOptions, clock: WallClock, workers: usize) 
         cut: AtomicUsize::new(0),
         healthy: options.healthy.clone(),
         clock,
-    })
+    };
+    if core.index.is_static() {
+        core.become_static(0);
+    }
+    Ok(core)
 }
 
 fn listen(listener: std::net::TcpListener) -> std::io::Result<TcpListener> {

@@ -249,6 +249,11 @@ impl Index {
         (path.filter(|p| !p.is_empty()).unwrap_or_else(|| name.as_str().into()), labels)
     }
 
+    /// Whether a shard says that it holds a cluster.
+    pub(crate) fn holds(&self, shard: usize, name: &ClusterName) -> bool {
+        self.clusters.get(name).is_some_and(|claims| claims.iter().any(|claim| claim.shard == shard))
+    }
+
     /// Number of clusters that a shard holds.
     pub(crate) fn held_by(&self, shard: usize) -> u32 {
         self.shards.get(shard).map_or(0, |s| s.clusters.load(Relaxed))

@@ -4,7 +4,10 @@
 //! * A request is classified, priced, limited and told its UIDs by one and the same snapshot, which it holds.
 //! * The snapshot is swapped before the gates follow: they read by name what another profile has classified.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use arc_swap::ArcSwap;
 use config::{Compat, FairnessConfig, Weight, WorkspaceClass};
@@ -18,10 +21,13 @@ use crate::{
 /// One snapshot.
 pub(crate) struct Rules {
     pub(crate) profile: Arc<Profile>,
+    pub(crate) compat: Compat,
     /// By shard.
     seats: Box<[u32]>,
     pricing: Box<[PricingOptions]>,
-    /// Ceiling of the width of one request, by shard and level (apf.md 6.2).
+    /// Ceiling of the width of one request, by shard and level (apf.md 6.2). A workspace may use all of its shard, so the
+    /// seats that count are the shard's; what is wider than a workspace's own maximum is cut when it arrives (scheduler.md
+    /// 3). Under upstream's rules a workspace has ceilings of its own from its first request on, and this is for that one.
     seats_max: Box<[Box<[u32]>]>,
     classes: Arc<[WorkspaceClass]>,
     /// `None` when no class limits the rate.
@@ -79,15 +85,17 @@ impl Rules {
         let classes: Arc<[_]> = config.classes.as_slice().into();
         warn_of_reserves(&classes, &seats);
         let level = |at: u16| profile.levels().get(usize::from(at)).map_or("", |level| &level.name);
+        let before = old.map_or(&[][..], Rules::flows).iter();
+        let before: HashMap<_, _> = before.map(|flow| ((&*flow.level, &*flow.flow_schema), flow)).collect();
         let flow = |level: &str, flow_schema: &str| {
-            let same = |o: &&Arc<FlowMetrics>| *o.level == *level && *o.flow_schema == *flow_schema;
-            let old = old.and_then(|old| old.flows.iter().find(same));
+            let old = before.get(&(level, flow_schema)).copied();
             old.cloned().unwrap_or_else(|| Arc::new(FlowMetrics::new(level, flow_schema)))
         };
         let flows = profile.flow_schemas().iter().map(|s| flow(level(s.level), &s.name)).collect();
         Self {
             pricing: seats.iter().map(|seats| pricing(compat, *seats)).collect(),
             seats_max: seats_max(&seats, &profile, compat),
+            compat,
             seats,
             profile: Arc::new(profile),
             rates: Rates::new(classes.clone(), index, old.and_then(|old| old.rates.as_deref())).map(Arc::new),
@@ -103,6 +111,7 @@ impl Rules {
         Self {
             pricing: seats.iter().map(|seats| pricing(compat, *seats)).collect(),
             seats_max: seats_max(&seats, &self.profile, compat),
+            compat,
             seats,
             profile: self.profile.clone(),
             classes: self.classes.clone(),
@@ -207,8 +216,7 @@ impl Fairness {
 fn given(class: &WorkspaceClass) -> scheduler::WorkspaceClass {
     let borrowing_limit_percent = class.borrowing_limit_percent;
     match class.weight {
-        // The scheduler knows no weight of nothing; one share beside the usual thirty comes near it.
-        Weight::Shares(shares) => scheduler::WorkspaceClass::Shares { shares: shares.max(1), borrowing_limit_percent },
+        Weight::Shares(shares) => scheduler::WorkspaceClass::Shares { shares, borrowing_limit_percent },
         Weight::Seats(seats) => scheduler::WorkspaceClass::Seats {
             seats,
             lendable_percent: class.lendable_percent,

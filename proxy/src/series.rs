@@ -100,6 +100,12 @@ pub(crate) const SERIES: &[Series] = &[
         "Seats in use by exempt requests, which no limit counts.",
     ),
     series("fairgate_shard_waiting_requests", "gauge", SHARD, "Requests that wait for seats."),
+    series(
+        "fairgate_shard_reserves_missing_seats",
+        "gauge",
+        SHARD,
+        "Seats that classes promise to workspaces beyond those of the shard: nobody keeps them.",
+    ),
     series("fairgate_shard_active_workspaces", "gauge", SHARD, "Workspaces with requests that wait or run."),
     series("fairgate_observers_workspaces", "gauge", SHARD, "Workspaces whose objects are counted."),
     series("fairgate_observers_unclaimed", "gauge", SHARD, "Workspaces with counted objects that no feed has named."),

@@ -11,7 +11,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
 
@@ -39,6 +39,8 @@ pub(crate) struct Entry {
     handles: Box<[Arc<Gate>]>,
     /// Those of the gate.
     pub(crate) seats: AtomicU32,
+    /// Seats promised beyond those, as told last.
+    pub(crate) reserves_missing: AtomicU64,
     pub(crate) reachability: Reachability,
     /// The object counts of its workspaces.
     pub(crate) observers: Option<Observers>,
@@ -65,6 +67,7 @@ impl Entry {
             handles: gate.iter().flat_map(|gate| (0..workers).map(|_| gate.for_thread())).collect(),
             gate,
             seats: AtomicU32::new(options.seats),
+            reserves_missing: AtomicU64::new(0),
             reachability: Reachability::default(),
             observers,
             feed,

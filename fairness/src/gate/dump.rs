@@ -1,6 +1,7 @@
 //! Snapshots of one workspace's levels and queues, for upstream's debug endpoints (apf.md 7.3).
 //!
-//! The lock is held for one level at a time.
+//! The lock is held for one level at a time, and for its queues in which there is something: a level may be configured
+//! to have ten million.
 
 use apiserver_api::ClusterName;
 
@@ -30,8 +31,10 @@ pub struct LevelDump {
     pub timed_out: u64,
     /// Requests that went while they waited since then; under Kubernetes' rules those that timed out too.
     pub cancelled: u64,
-    /// Its queues, by index.
-    pub queues: Vec<QueueLoad>,
+    /// How many queues it has.
+    pub queue_count: u32,
+    /// Those in which something is or was, by index, in order.
+    pub queues: Vec<(u32, QueueLoad)>,
 }
 
 /// Where a request stands.
@@ -85,7 +88,7 @@ impl State {
     fn dump(&self, workspace: Option<&ClusterName>, at: u16, level: &Level) -> LevelDump {
         let mut dump = LevelDump { name: level.name.clone(), executing: Some(0), ..LevelDump::default() };
         if let LevelKind::Queue(queuing) = level.kind {
-            dump.queues = vec![QueueLoad { executing: Some(0), ..QueueLoad::default() }; queuing.queues as usize];
+            dump.queue_count = queuing.queues;
         }
         let current = self.profile.levels().get(usize::from(at)).is_some_and(|now| now.name == level.name);
         let Some(id) = self.find(workspace).filter(|_| current) else { return dump };
@@ -103,9 +106,8 @@ impl State {
         let Engine::Tree(shard) = &self.shard else { return };
         let core = shard.core();
         for (number, node) in shard.queues(id, at) {
-            let Some(queue) = dump.queues.get_mut(*number as usize) else { continue };
             let seats = core.waiting_seats(*node);
-            *queue = QueueLoad {
+            let queue = QueueLoad {
                 waiting: core.waiting(*node).into(),
                 executing: None,
                 seats_in_use: core.in_use(*node).into(),
@@ -115,7 +117,9 @@ impl State {
                 total_work: seat_seconds(seats as f64, core.horizon() as i64),
             };
             dump.waiting += queue.waiting;
+            dump.queues.push((*number, queue));
         }
+        dump.queues.sort_unstable_by_key(|(number, _)| *number);
         dump.executing = None;
         let Some(known) = self.known.get(id.index()) else { return };
         let counters = known.at_level(&self.flows, &dump.name);
@@ -143,5 +147,7 @@ fn fill(dump: &mut LevelDump, set: &crate::upstream::QueueSet) {
     dump.waiting = load.waiting;
     dump.executing = Some(load.executing);
     (dump.dispatched, dump.rejected, dump.cancelled) = (counts.dispatched, counts.rejected, counts.cancelled);
-    dump.queues = set.queue_loads().collect();
+    let nothing = QueueLoad { executing: Some(0), ..QueueLoad::default() };
+    dump.queue_count = set.queue_count();
+    dump.queues = (0..).zip(set.queue_loads()).filter(|(_, queue)| *queue != nothing).collect();
 }

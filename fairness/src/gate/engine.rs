@@ -278,6 +278,14 @@ impl Engine {
         }
     }
 
+    /// The ceiling of the width of requests to a level of a workspace, where each has its own.
+    pub(super) fn max_seats(&self, id: WorkspaceId, level: u16) -> Option<u32> {
+        match self {
+            Tree(_) => None,
+            Upstream(shard) => shard.max_seats(id, level),
+        }
+    }
+
     pub(super) fn set_seats(&mut self, now: u64, seats: u32) {
         match self {
             Tree(shard) => shard.set_seats(now, seats),

@@ -6,7 +6,7 @@ use apiserver_api::ClusterName;
 use hashbrown::HashMap;
 
 use super::{
-    ClassLookup, Classified, GateOptions, GatePolicy, Profile, Rejection, Request,
+    Classified, GateOptions, GatePolicy, Profile, Rejection, Request,
     engine::{self, Arrived, Engine},
     parking::{Key, Lot, Parking, Place},
     recall::Holders,
@@ -23,7 +23,14 @@ use crate::{
 pub(super) enum Tenant<'a> {
     Known(&'a ClusterName),
     Platform,
-    Unknown,
+}
+
+/// Why an arrival is not decided yet.
+pub(super) enum Undecided {
+    /// Its workspace has no node: to be asked again with its class.
+    Class,
+    /// The profile in force has not its level.
+    Level,
 }
 
 /// What is decided about an arrival.
@@ -79,7 +86,7 @@ struct Slot {
 /// A workspace that has a node.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    /// `None` for the platform and for the unknown ones.
+    /// `None` for the platform, and for those that share a node.
     pub(super) name: Option<ClusterName>,
     pub(super) counters: Counters,
     /// The same by pair of level and FlowSchema, for those of which there were any.
@@ -112,11 +119,13 @@ impl Known {
     }
 }
 
-/// Wakers to be called after the lock is released. One is the common case.
+/// Wakers to be called, or dropped, after the lock is released: either may run any code. One is the common case.
 #[derive(Default)]
 pub(super) struct Wakes {
     first: Option<Waker>,
     rest: Vec<Waker>,
+    /// Of one who left, or has a new one.
+    idle: Option<Waker>,
 }
 
 impl Wakes {
@@ -124,6 +133,14 @@ impl Wakes {
         match self.first {
             None => self.first = Some(waker),
             Some(_) => self.rest.push(waker),
+        }
+    }
+
+    /// Nobody waits for this one any more.
+    fn retire(&mut self, waker: Option<Waker>) {
+        if let Some(waker) = waker {
+            debug_assert!(self.idle.is_none(), "one request leaves at a time");
+            self.idle = Some(waker);
         }
     }
 
@@ -141,7 +158,10 @@ pub(super) struct State {
     pub(super) known: Vec<Known>,
     serials: u64,
     platform: WorkspaceId,
-    unknown: WorkspaceId,
+    /// What those share whose names find no room.
+    others: WorkspaceId,
+    /// So many names get nodes of their own.
+    names_max: usize,
     slots: Vec<Slot>,
     /// Ends of tails, with what ends.
     tails: BinaryHeap<Reverse<(u64, Grant)>>,
@@ -168,8 +188,8 @@ impl State {
         let mut shard = Engine::new(now, options, policy);
         let shares = |shares| WorkspaceClass::Shares { shares, borrowing_limit_percent: None };
         let platform = shard.add_workspace(now, shares(policy.platform_shares));
-        let unknown = shard.add_workspace(now, shares(policy.unknown_shares));
-        for id in [platform, unknown] {
+        let others = shard.add_workspace(now, shares(policy.other_shares));
+        for id in [platform, others] {
             shard.keep_workspace(id);
         }
         shard.set_standing(2);
@@ -183,7 +203,8 @@ impl State {
             known: Vec::new(),
             serials: 0,
             platform,
-            unknown,
+            others,
+            names_max: usize::MAX,
             slots: Vec::new(),
             tails: BinaryHeap::new(),
             flows: FlowTable::new(&options.profile),
@@ -194,7 +215,7 @@ impl State {
             holders: Holders::default(),
         };
         state.register(platform, None);
-        state.register(unknown, None);
+        state.register(others, None);
         state
     }
 
@@ -209,34 +230,52 @@ impl State {
         }
     }
 
-    /// The workspace's node, made if need be.
-    pub(super) fn workspace(&mut self, now: u64, name: &ClusterName, classes: &ClassLookup) -> WorkspaceId {
-        if let Some(id) = self.names.get(name) {
-            return *id;
-        }
-        let id = self.shard.add_workspace(now, classes(name));
+    /// A node for a workspace that has none.
+    fn add(&mut self, now: u64, name: &ClusterName, class: WorkspaceClass) -> WorkspaceId {
+        let id = self.shard.add_workspace(now, class);
         self.names.insert(name.clone(), id);
         self.register(id, Some(name.clone()));
         id
     }
 
+    /// The node that a tenant's requests go to, made if need be; `None` while its class is to be looked up for that.
+    fn node(&mut self, now: u64, tenant: Tenant<'_>, class: Option<WorkspaceClass>) -> Option<WorkspaceId> {
+        let Tenant::Known(name) = tenant else { return Some(self.platform) };
+        match self.names.get(name) {
+            Some(id) => Some(*id),
+            None if self.names.len() >= self.names_max => Some(self.others),
+            None => Some(self.add(now, name, class?)),
+        }
+    }
+
+    /// Decides about an arrival.
+    ///
+    /// # Errors
+    /// See [`Undecided`]; nothing remembers the request then.
     pub(super) fn admit(
         &mut self,
         now: u64,
         tenant: Tenant<'_>,
-        classes: &ClassLookup,
+        class: Option<WorkspaceClass>,
+        request: &Request<'_>,
+        key: Option<Key>,
+        wakes: &mut Wakes,
+    ) -> Result<Decision, Undecided> {
+        self.end_tails(now, wakes);
+        let (known, names) = (&mut self.known, &mut self.names);
+        self.shard.advance(now, |id| forget_name(known, names, id));
+        let workspace = self.node(now, tenant, class).ok_or(Undecided::Class)?;
+        Ok(self.arrive(now, workspace, request, key, wakes))
+    }
+
+    fn arrive(
+        &mut self,
+        now: u64,
+        workspace: WorkspaceId,
         request: &Request<'_>,
         key: Option<Key>,
         wakes: &mut Wakes,
     ) -> Decision {
-        self.end_tails(now, wakes);
-        let (known, names) = (&mut self.known, &mut self.names);
-        self.shard.advance(now, |id| forget_name(known, names, id));
-        let workspace = match tenant {
-            Tenant::Known(name) => self.workspace(now, name, classes),
-            Tenant::Platform => self.platform,
-            Tenant::Unknown => self.unknown,
-        };
         let cost = request.cost;
         let (width, tail) = (engine::width(&cost), engine::tail(&cost));
         let (level, flow) = self.place(request);
@@ -323,6 +362,7 @@ impl State {
         }
         let serial = self.known.get(workspace.index()).map_or(0, |known| known.serial);
         if let Some(slot) = self.slots.get_mut(id.index()) {
+            debug_assert!(slot.waker.is_none(), "whoever leaves or starts takes its waker along");
             *slot = Slot { waker: None, arrived: now, flow, workspace: workspace.index(), serial };
         }
     }
@@ -374,6 +414,7 @@ impl State {
 
     /// A waiting request goes, unserved.
     fn leave_queue(&mut self, now: u64, grant: Grant, id: RequestId, wakes: &mut Wakes) {
+        wakes.retire(self.slots.get_mut(id.index()).and_then(|slot| slot.waker.take()));
         let waited = self.shard.cancel(now, id);
         debug_assert!(waited, "whoever starts is told before the lock is free");
         if waited {
@@ -397,7 +438,7 @@ impl State {
         let slot = self.slots.get_mut(ticket.id.index())?;
         if !expired {
             if !slot.waker.as_ref().is_some_and(|old| old.will_wake(waker)) {
-                slot.waker = Some(waker.clone());
+                wakes.retire(slot.waker.replace(waker.clone()));
             }
             return None;
         }
@@ -412,7 +453,7 @@ impl State {
         let (workspace, flow) = (ticket.workspace, ticket.grant.flow);
         let level = self.profile.level_named(self.flows.level(flow)).unwrap_or(self.profile.catch_all_level());
         // Its workspace may have been forgotten, and another have taken its place.
-        let workspace = if current { workspace } else { self.unknown };
+        let workspace = if current { workspace } else { self.others };
         self.reject(now, workspace, level, flow, ticket.grant.seats, Reason::TimeOut)
     }
 
@@ -510,15 +551,40 @@ impl State {
         earlier
     }
 
-    pub(super) fn set_class(&mut self, now: u64, name: &ClusterName, class: WorkspaceClass, wakes: &mut Wakes) {
-        let Some(&id) = self.names.get(name) else { return };
-        self.recall(now);
-        if self.shard.set_class(now, id, class) {
-            self.pump(now, None, wakes);
-        } else {
-            // Between shares and seats its place in the tree is another one: it gets a new node.
-            self.forget(now, name, wakes);
+    /// Gives a workspace a class, if it has a node. `declared`: one is made if seats are to be kept for it.
+    pub(super) fn set_class(
+        &mut self,
+        now: u64,
+        name: &ClusterName,
+        class: WorkspaceClass,
+        declared: bool,
+        wakes: &mut Wakes,
+    ) {
+        let has_seats = matches!(class, WorkspaceClass::Seats { .. });
+        let id = self.names.get(name).copied();
+        if id.is_some() || (declared && has_seats) {
+            self.recall(now);
         }
+        match id {
+            Some(id) if self.shard.set_class(now, id, class) => {}
+            // Between shares and seats its place in the tree is another one: it gets a new node.
+            Some(_) => {
+                self.forget(now, name, wakes);
+                if has_seats {
+                    self.add(now, name, class);
+                }
+            }
+            None if declared && has_seats => {
+                self.add(now, name, class);
+            }
+            None => return,
+        }
+        self.pump(now, None, wakes);
+    }
+
+    /// No more than so many names get nodes of their own from now on.
+    pub(super) fn set_names_max(&mut self, names: usize) {
+        self.names_max = names;
     }
 
     pub(super) fn forget(&mut self, now: u64, name: &ClusterName, wakes: &mut Wakes) {

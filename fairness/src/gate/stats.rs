@@ -4,7 +4,7 @@
 //! way. Snapshots of many workspaces are taken in parts, the lock being free in between.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     sync::{Arc, MutexGuard},
 };
 
@@ -106,6 +106,9 @@ pub struct FlowStats {
     pub wait_sum_ns: u64,
 }
 
+/// Names of a level and of a FlowSchema.
+type Pair = (Arc<str>, Arc<str>);
+
 #[derive(Debug, Default)]
 pub(super) struct Flow {
     level: Arc<str>,
@@ -161,8 +164,8 @@ impl Flow {
         self.wait_sum_ns = self.wait_sum_ns.saturating_add(ns);
     }
 
-    fn is(&self, (level, flow_schema): (&str, &str)) -> bool {
-        *self.level == *level && *self.flow_schema == *flow_schema
+    fn pair(&self) -> Pair {
+        (self.level.clone(), self.flow_schema.clone())
     }
 
     /// Whether it is not in force, and no request is charged to it any more.
@@ -205,41 +208,43 @@ impl FlowTable {
         table
     }
 
-    /// Puts a profile's pairs in force. Gives the places that belong to another pair than before.
-    pub(super) fn set_profile<'p>(&mut self, profile: &'p Profile) -> Vec<u32> {
-        let pair = |schema: &'p FlowSchema| {
+    /// Puts a profile's pairs in force. Gives the places that belong to another pair than before. O(pairs).
+    pub(super) fn set_profile(&mut self, profile: &Profile) -> HashSet<u32> {
+        let pair = |schema: &FlowSchema| -> Pair {
             let level = profile.levels().get(usize::from(schema.level)).map_or("", |level| &*level.name);
-            (level, &*schema.name)
+            (level.into(), schema.name.as_ref().into())
         };
+        let wanted: Vec<Pair> = profile.flow_schemas().iter().map(pair).collect();
+        let mut places: HashMap<Pair, u32> = (0..).zip(&self.flows).map(|(at, flow)| (flow.pair(), at)).collect();
         // Who stays is known before anybody new looks for a place.
-        for flow in &mut self.flows {
-            flow.in_force = profile.flow_schemas().iter().any(|schema| flow.is(pair(schema)));
+        self.flows.iter_mut().for_each(|flow| flow.in_force = false);
+        for at in wanted.iter().filter_map(|pair| places.get(pair)) {
+            self.at(*at).in_force = true;
         }
-        let mut replaced = Vec::new();
+        let done = |(at, flow): (u32, &Flow)| (at > 0 && flow.is_done()).then_some(at);
+        let mut free: VecDeque<u32> = (0..).zip(&self.flows).filter_map(done).collect();
+        let mut replaced = HashSet::new();
         self.of_schema.clear();
-        for (level, flow_schema) in profile.flow_schemas().iter().map(pair) {
-            let at = self.flows.iter().position(|flow| flow.is((level, flow_schema)));
-            let at = at.unwrap_or_else(|| {
-                let new =
-                    Flow { level: level.into(), flow_schema: flow_schema.into(), in_force: true, ..Flow::default() };
-                let at = self.place(new);
-                replaced.push(at as u32);
+        for pair in wanted {
+            let at = *places.entry(pair).or_insert_with_key(|pair| {
+                let at = self.place(pair, free.pop_front());
+                replaced.insert(at);
                 at
             });
-            self.of_schema.push(at as u32);
+            self.of_schema.push(at);
         }
         replaced
     }
 
     /// Puts a new pair where one is done with, or at the end.
-    fn place(&mut self, new: Flow) -> usize {
-        let Some(at) = self.flows.iter().skip(1).position(Flow::is_done).map(|at| at + 1) else {
+    fn place(&mut self, (level, flow_schema): &Pair, free: Option<u32>) -> u32 {
+        let new = Flow { level: level.clone(), flow_schema: flow_schema.clone(), in_force: true, ..Flow::default() };
+        let Some(at) = free else {
             self.flows.push(new);
-            return self.flows.len() - 1;
+            return self.flows.len() as u32 - 1;
         };
-        if let Some(old) = self.flows.get_mut(at).map(|place| std::mem::replace(place, new)) {
-            self.at(0).counters.add(&old.counters);
-        }
+        let old = std::mem::replace(self.at(at), new);
+        self.at(0).counters.add(&old.counters);
         at
     }
 
@@ -301,7 +306,7 @@ pub struct LevelStats {
 /// One workspace.
 #[derive(Clone, Debug, Default)]
 pub struct WorkspaceStats {
-    /// Its name; `None` for the platform, for the unknown workspaces, and in [`WorkspacesStats::other`].
+    /// Its name; `None` for the platform, for those that share a node, and in [`WorkspacesStats::other`].
     pub name: Option<ClusterName>,
     /// Seats in use, tails included.
     pub seats_in_use: u64,
@@ -335,10 +340,12 @@ pub struct ShardStats {
     pub exempt: u32,
     /// Waiting requests.
     pub waiting: u32,
-    /// Workspaces that have nodes, the platform's and the unknown ones' included.
+    /// Workspaces that have nodes, the platform's and the shared one included.
     pub workspaces: usize,
     /// Nodes of the tree.
     pub nodes: usize,
+    /// Seats that classes promise to workspaces and the shard has not: the workspaces that came last go without.
+    pub reserves_missing: u64,
     /// How long a running seat is expected to last, in nanoseconds.
     pub horizon_ns: u64,
 }
@@ -448,6 +455,7 @@ impl Gate {
             waiting: load.waiting as u32,
             workspaces: state.known.iter().filter(|known| known.is_present()).count(),
             nodes: load.nodes,
+            reserves_missing: state.shard.reserves_missing(),
             horizon_ns: load.horizon,
         }
     }

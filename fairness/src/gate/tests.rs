@@ -11,6 +11,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::LevelKind;
 
+mod bounds;
+mod classes;
 mod model;
 mod parking;
 
@@ -249,17 +251,15 @@ async fn queues_have_a_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unknown_workspaces_leave_nothing_and_idle_ones_neither() {
+async fn idle_workspaces_leave_nothing_and_those_without_room_neither() {
     let gate = gate(10);
     let before = gate.shard_stats().workspaces;
+    gate.set_names_max(0);
     for name in ["x", "y", "z"] {
-        let name = workspace(name);
-        drop(match gate.admit_unknown(&request(&gate, &name, "workload-low", 1)) {
-            Admission::Run(permit) => permit,
-            other => panic!("{other:?}"),
-        });
+        drop(run(gate.admit(&request(&gate, &workspace(name), "workload-low", 1))));
     }
     assert_eq!(gate.shard_stats().workspaces, before);
+    gate.set_names_max(1);
     let a = workspace("a");
     drop(run(gate.admit(&request(&gate, &a, "workload-low", 1))));
     assert_eq!(gate.shard_stats().workspaces, before + 1);
@@ -270,7 +270,7 @@ async fn unknown_workspaces_leave_nothing_and_idle_ones_neither() {
         }
     }
     let after = gate.shard_stats();
-    assert_eq!((after.workspaces, after.nodes), (before, 4), "shard, pool, platform, unknown");
+    assert_eq!((after.workspaces, after.nodes), (before, 4), "shard, pool, platform, shared");
     assert_eq!(gate.tick(gate.shared.clock.now_ns()), None, "nothing to come back for");
 }
 

@@ -259,7 +259,8 @@ impl QueueSet {
         self.executing -= 1;
         if let Some(slot) = queue {
             let queue = &mut self.queues[slot];
-            let early = SERVICE_ESTIMATE_NS as i64 - (now - since) as i64;
+            // Callers read their clocks before they take turns: `now` may be older than what others came with.
+            let early = SERVICE_ESTIMATE_NS as i64 - now.saturating_sub(since) as i64;
             let correction = seat_seconds(work.initial_seats.into(), early);
             queue.next_dispatch_r = queue.next_dispatch_r.wrapping_sub(correction);
             queue.bound();
@@ -337,6 +338,11 @@ impl QueueSet {
             executing: self.executing,
             seats_in_use: self.seats_in_use,
         }
+    }
+
+    /// How many queues there are.
+    pub fn queue_count(&self) -> u32 {
+        self.order.len() as u32
     }
 
     /// What is in each queue, in order.

@@ -393,6 +393,13 @@ impl Shard {
         }
     }
 
+    /// Ceiling of the width of a request to a level of the workspace, which is a server of its own (apf.md 6.2); 0: none.
+    /// `None` before its first request.
+    pub fn max_seats(&self, id: WorkspaceId, level: u16) -> Option<u32> {
+        let entry = self.places.get(usize::from(level))?;
+        Some(self.level(id.index(), *entry)?.demand.limits.max_seats)
+    }
+
     /// The levels of a workspace that has had a request.
     pub fn levels(&self, id: WorkspaceId) -> impl Iterator<Item = LevelView<'_>> {
         let states = self.workspace(id.index()).map_or(&[][..], |w| &w.levels).iter();

@@ -116,7 +116,7 @@ impl Feed {
                             "no logical clusters: every workspace path is served by this shard"
                         );
                     }
-                    self.core.index.become_static(self.shard);
+                    self.core.become_static(self.shard);
                     self.answers();
                     // Nothing is followed, but it goes on being asked: so it is known whether the shard is there.
                     backoff = BACKOFF_MIN;
@@ -285,10 +285,7 @@ impl Feed {
                 return index.remove_workspace(self.shard, cluster, &object.metadata.name);
             };
             if let Some(child) = index.put_workspace(self.shard, cluster, &object.metadata.name, workspace) {
-                self.core.reclassify_rates(&child);
-                // The child may live on any shard.
-                let gates = self.core.shards.all().filter_map(|(_, entry)| entry.gate.as_ref());
-                gates.for_each(|gate| gate.reclassify_workspace(&child));
+                self.core.reclassify(&child);
             }
             return;
         }
@@ -300,10 +297,7 @@ impl Feed {
                     gate.set_known_workspaces(index.held_by(self.shard));
                     gate.declare_workspace(cluster);
                 }
-                News::Changed => {
-                    gate.reclassify_workspace(cluster);
-                    self.core.reclassify_rates(cluster);
-                }
+                News::Changed => self.core.reclassify(cluster),
                 News::Nothing => {}
             }
         }

@@ -249,15 +249,18 @@ spec:
     let held = Held::default();
     let gateway = fair(held.shard(100), config);
     let ask = async |path: &str| once(&gateway, get(path)).await;
-    let mut refused = 0;
-    for _ in 0..20 {
-        let (status, headers, body) = ask("/clusters/root:slow:a/quick").await;
-        if status == StatusCode::TOO_MANY_REQUESTS {
-            refused += 1;
-            assert!(body.contains("rate-limit") && headers.contains_key("retry-after"), "{body}");
+    // What no level counts is counted here.
+    for path in ["/clusters/root:slow:a/quick", "/clusters/root:slow:p/api/v1/namespaces/n/pods/p/proxy/quick"] {
+        let mut refused = 0;
+        for _ in 0..20 {
+            let (status, headers, body) = ask(path).await;
+            if status == StatusCode::TOO_MANY_REQUESTS {
+                refused += 1;
+                assert!(body.contains("rate-limit") && headers.contains_key("retry-after"), "{body}");
+            }
         }
+        assert!(refused > 0, "{path}");
     }
-    assert!(refused > 0);
     for path in
         ["/clusters/root:slow:b/quick", "/clusters/root:fast/quick", "/clusters/root:fast/quick", "/version/quick"]
     {
@@ -449,5 +452,24 @@ async fn a_body_is_invited_with_the_seat() {
             }
             assert!(got.starts_with(b"HTTP/1.1 201 "));
         }
+    }
+}
+
+/// More seats are promised than there are: nobody is told so by waiting for them.
+#[tokio::test]
+async fn promises_beyond_the_shard_are_shown() {
+    let class = r#"
+apiVersion: fairgate.dev/v1alpha1
+kind: WorkspaceClass
+metadata: { name: gold }
+spec: { match: { paths: ["*"] }, seats: 4 }
+"#;
+    let config = FairnessConfig::parse(class, Path::new("fairness.yaml")).unwrap();
+    let gateway = fair(Held::default().shard(10), config);
+    for (workspace, missing) in [("a", 0.0), ("b", 0.0), ("c", 2.0)] {
+        // The third gets what is left.
+        let status = once(&gateway, get(&format!("/clusters/{workspace}/quick"))).await.0;
+        assert_eq!(status, StatusCode::OK);
+        metric_becomes(&gateway, "fairgate_shard_reserves_missing_seats", missing).await;
     }
 }

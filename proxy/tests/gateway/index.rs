@@ -195,6 +195,59 @@ async fn nothing_is_forbidden_while_a_shard_has_not_spoken() {
     assert_eq!((status, headers["retry-after"].as_bytes()), (StatusCode::SERVICE_UNAVAILABLE, &b"1"[..]));
 }
 
+/// The logical cluster of a workspace is there before the workspace has its labels, and both before anybody sends a request.
+#[tokio::test]
+async fn seats_are_kept_for_a_workspace_as_soon_as_its_label_says_so() {
+    let text = "apiVersion: fairgate.dev/v1alpha1\nkind: WorkspaceClass\nmetadata: { name: gold }\n\
+                spec: { match: { labels: { tier: gold } }, seats: 4 }\n";
+    let gold = || config::FairnessConfig::parse(text, std::path::Path::new("fairness.yaml")).unwrap();
+    let labelled = |labels: Value| {
+        let mut object = workspace("root", "one", "Ready", "cluster-one");
+        object["metadata"]["labels"] = labels;
+        object
+    };
+    for compat in [config::Compat::Fairgate, config::Compat::Upstream] {
+        let kcp = Kcp::with(vec![cluster("root"), cluster("cluster-one")], vec![labelled(json!({}))]);
+        let options = GatewayOptions { compat, fairness: Some(gold()), ..watching(vec![kcp.shard("root")]) };
+        let gateway = Gateway::start(options).unwrap();
+        gateway.ready().await;
+        for (labels, kept) in [(json!({ "tier": "gold" }), true), (json!({}), false), (json!({ "tier": "gold" }), true)]
+        {
+            kcp.event(WORKSPACES, "MODIFIED", labelled(labels)).await;
+            let path = "/debug/api_priority_and_fairness/dump_priority_levels?workspace=*";
+            let deadline = std::time::Instant::now() + PATIENCE;
+            while admin(&gateway, path).await.contains("cluster-one") != kept {
+                assert!(std::time::Instant::now() < deadline, "{compat:?}: should it be kept: {kept}");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    }
+}
+
+/// Names that clients make up do not get shares without end.
+#[tokio::test]
+async fn invented_names_share_a_node_where_nobody_says_which_workspaces_there_are() {
+    let not_found = |_: Request<Body>| async {
+        let mut response = ok("{}");
+        *response.status_mut() = StatusCode::NOT_FOUND;
+        response
+    };
+    let fairness = Some(config::FairnessConfig::default());
+    // Kubernetes' rules keep a node for ten minutes.
+    let compat = config::Compat::Upstream;
+    let gateway = Gateway::start(GatewayOptions { fairness, compat, ..watching(vec![local(not_found)]) }).unwrap();
+    gateway.ready().await;
+    let mut client = h1(&gateway).await;
+    for n in 0..400 {
+        let response = client.send_request(get(&format!("/clusters/made-up-{n}/api"))).await.unwrap();
+        assert_eq!(response.status(), StatusCode::NOT_FOUND);
+        text(response.into_body()).await;
+        client.ready().await.unwrap();
+    }
+    // With the platform's, and the one that they share.
+    assert_eq!(metric(&gateway, "fairgate_shard_active_workspaces").await, 258.0);
+}
+
 /// A plain kube-apiserver, or anything else that has no logical clusters.
 #[tokio::test]
 async fn a_single_shard_without_logical_clusters_serves_every_path() {

@@ -189,3 +189,21 @@ fn play(script: &Value) -> usize {
 fn traces_are_those_of_kubernetes() {
     vectors::play_traces(play);
 }
+
+/// Whoever takes the lock second may have read its clock first.
+#[test]
+fn clocks_may_be_out_of_order() {
+    let kind = LevelKind::Queue(Queuing { queues: 1, hand_size: 1, queue_length_limit: 10 });
+    let mut set = QueueSet::new(0, Settings { kind, limit: 1 });
+    let (mut out, work) = (Vec::new(), Work { initial_seats: 1, final_seats: 0, additional_latency_ns: 0 });
+    let arrivals = [set.arrive(100, 1, work, &mut out), set.arrive(90, 1, work, &mut out)];
+    let [first, second] = arrivals.map(|arrival| match arrival {
+        Arrival::Queued(ticket, _) => ticket,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(out, [first]);
+    assert_eq!(set.finish(50, first, &mut out), None);
+    assert_eq!(out, [first, second]);
+    assert_eq!(set.finish(60, second, &mut out), None);
+    assert_eq!((set.end_period(40).duration_s, set.load()), (100.0 / 1e9, Load::default()));
+}
