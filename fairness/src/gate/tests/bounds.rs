@@ -64,7 +64,7 @@ fn a_dump_of_ten_million_queues_has_those_that_are_in_use() {
     assert_eq!(dump.queue_count, 10_000_000);
     assert!(dump.queues.len() <= 2 && dump.queues.is_sorted_by_key(|(at, _)| *at), "{:?}", dump.queues);
     assert_eq!(dump.queues.iter().map(|(_, queue)| queue.waiting).sum::<u64>(), dump.waiting);
-    assert_eq!(dump.waiting, 2, "fill() leaves one");
+    assert_eq!(dump.waiting, 1);
 }
 
 /// Ten thousand FlowSchemas may be configured: every step is one look-up.
