@@ -233,9 +233,11 @@ async fn invented_names_share_a_node_where_nobody_says_which_workspaces_there_ar
         response
     };
     let fairness = Some(config::FairnessConfig::default());
-    // Kubernetes' rules keep a node for ten minutes.
+    // Kubernetes' rules keep a node for ten minutes, and leave levels of a small workspace without seats for the first ten
+    // seconds: these are not small.
+    let shard = ShardOptions { seats: 100_000, ..local(not_found) };
     let compat = config::Compat::Upstream;
-    let gateway = Gateway::start(GatewayOptions { fairness, compat, ..watching(vec![local(not_found)]) }).unwrap();
+    let gateway = Gateway::start(GatewayOptions { fairness, compat, ..watching(vec![shard]) }).unwrap();
     gateway.ready().await;
     let mut client = h1(&gateway).await;
     for n in 0..400 {
