@@ -147,7 +147,7 @@ fn ticket(
 /// The workspace's own ceiling, asked only where it may matter.
 fn own_ceiling(
     rules: &Rules,
-    entry: &core::Entry,
+    entry: &shards::Entry,
     workspace: Option<&ClusterName>,
     verb: Verb,
     class: Classified,
