@@ -7,7 +7,7 @@
 mod support;
 
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -20,54 +20,11 @@ use serde_json::Value;
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// One level with a queue for everybody, and one that refuses everybody.
-const FAIRNESS: &str = r#"
-apiVersion: flowcontrol.apiserver.k8s.io/v1
-kind: PriorityLevelConfiguration
-metadata: { name: open }
-spec:
-  type: Limited
-  limited:
-    nominalConcurrencyShares: 100
-    lendablePercent: 0
-    limitResponse: { type: Queue, queuing: { queues: 1, handSize: 1, queueLengthLimit: 10 } }
----
-apiVersion: flowcontrol.apiserver.k8s.io/v1
-kind: PriorityLevelConfiguration
-metadata: { name: closed }
-spec:
-  type: Limited
-  limited: { nominalConcurrencyShares: 0, lendablePercent: 0, borrowingLimitPercent: 0, limitResponse: { type: Reject } }
----
-apiVersion: flowcontrol.apiserver.k8s.io/v1
-kind: FlowSchema
-metadata: { name: closed }
-spec:
-  priorityLevelConfiguration: { name: closed }
-  matchingPrecedence: 100
-  rules:
-  - subjects: [{ kind: Group, group: { name: "*" } }]
-    resourceRules: [{ verbs: ["*"], apiGroups: [""], resources: ["secrets"], namespaces: ["*"], clusterScope: true }]
----
-apiVersion: flowcontrol.apiserver.k8s.io/v1
-kind: FlowSchema
-metadata: { name: open }
-spec:
-  priorityLevelConfiguration: { name: open }
-  matchingPrecedence: 200
-  rules:
-  - subjects: [{ kind: Group, group: { name: "*" } }]
-    resourceRules: [{ verbs: ["*"], apiGroups: ["*"], resources: ["*"], clusterScope: true, namespaces: ["*"] }]
-    nonResourceRules: [{ verbs: ["*"], nonResourceURLs: ["*"] }]
----
-apiVersion: fairgate.dev/v1alpha1
-kind: WorkspaceClass
-metadata: { name: slow }
-spec:
-  match: { paths: ["slow"] }
-  nominalConcurrencyShares: 10
-  rateLimit: { perUser: { requestsPerSecond: 1, burst: 1 } }
-"#;
+/// A level with a queue for everybody, besides the refusals.
+fn fairness() -> FairnessConfig {
+    let limited = format!("nominalConcurrencyShares: 100, lendablePercent: 0, limitResponse: {}", rules::QUEUE);
+    rules::parse(&(rules::refusals() + &rules::level("open", &limited) + &rules::schema("open", 200, "", "'*'")))
+}
 
 /// A gateway with a log of everything.
 struct Logged {
@@ -85,7 +42,7 @@ impl Logged {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("access.log");
         let access_log = AccessLog { sink: Sink::File(file.clone()), per_million, errors_per_second: 1000 };
-        let fairness = Some(FairnessConfig::parse(FAIRNESS, Path::new("fairness.yaml")).unwrap());
+        let fairness = Some(fairness());
         let options = GatewayOptions { fairness, limits, access_log: Some(access_log), ..options(vec![shard]) };
         Self { gateway: Some(Gateway::start(options).unwrap()), file, _directory: directory }
     }

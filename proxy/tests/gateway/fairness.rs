@@ -2,15 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "this is a test")]
 
-use std::{
-    path::Path,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicUsize, Ordering::SeqCst},
 };
 
-use crate::support::*;
+use crate::support::{
+    rules::{self, QUEUE, REJECT, one_level},
+    *,
+};
 use bytes::Bytes;
 use config::FairnessConfig;
 use http::{HeaderValue, Request, Response, StatusCode};
@@ -23,35 +23,6 @@ use tokio::{
     sync::mpsc::UnboundedSender,
     task::JoinHandle,
 };
-
-/// One level for everybody, which queues or refuses.
-fn one_level(response: &str) -> FairnessConfig {
-    let text = format!(
-        r#"
-apiVersion: flowcontrol.apiserver.k8s.io/v1
-kind: PriorityLevelConfiguration
-metadata: {{ name: all }}
-spec:
-  type: Limited
-  limited: {{ nominalConcurrencyShares: 100, lendablePercent: 0, limitResponse: {response} }}
----
-apiVersion: flowcontrol.apiserver.k8s.io/v1
-kind: FlowSchema
-metadata: {{ name: all }}
-spec:
-  priorityLevelConfiguration: {{ name: all }}
-  matchingPrecedence: 100
-  rules:
-  - subjects: [{{ kind: Group, group: {{ name: "*" }} }}]
-    resourceRules: [{{ verbs: ["*"], apiGroups: ["*"], resources: ["*"], clusterScope: true, namespaces: ["*"] }}]
-    nonResourceRules: [{{ verbs: ["*"], nonResourceURLs: ["*"] }}]
-"#
-    );
-    FairnessConfig::parse(&text, Path::new("fairness.yaml")).unwrap()
-}
-
-const QUEUE: &str = "{ type: Queue, queuing: { queues: 1, handSize: 1, queueLengthLimit: 10 } }";
-const REJECT: &str = "{ type: Reject }";
 
 /// A shard whose answers the test writes: begun at once, ended when their sender is dropped.
 #[derive(Clone, Default)]
@@ -245,7 +216,7 @@ spec:
   nominalConcurrencyShares: 10
   rateLimit: { requestsPerSecond: 1, burst: 2 }
 "#;
-    let config = FairnessConfig::parse(class, Path::new("fairness.yaml")).unwrap();
+    let config = rules::parse(class);
     let held = Held::default();
     let gateway = fair(held.shard(100), config);
     let ask = async |path: &str| once(&gateway, get(path)).await;
@@ -280,7 +251,7 @@ spec:
   nominalConcurrencyShares: 10
   rateLimit: { perUser: { requestsPerSecond: 1, burst: 2 } }
 "#;
-    let config = FairnessConfig::parse(class, Path::new("fairness.yaml")).unwrap();
+    let config = rules::parse(class);
     let gateway = fair(Held::default().shard(100), config);
     let mut refused = 0;
     for _ in 0..20 {
@@ -316,7 +287,7 @@ async fn a_new_configuration_takes_effect_and_loses_nobody() {
     gateway.reload_fairness(&FairnessConfig::default());
     assert_ne!(uid(&gateway).await, before, "another FlowSchema");
     metric_becomes(&gateway, IN_USE, 0.0).await;
-    let error = FairnessConfig::parse("kind: Pod", Path::new("fairness.yaml")).unwrap_err();
+    let error = FairnessConfig::parse("kind: Pod", std::path::Path::new("fairness.yaml")).unwrap_err();
     gateway.refuse_fairness(&error);
     let text = admin(&gateway, "/metrics").await;
     for line in [
@@ -458,13 +429,7 @@ async fn a_body_is_invited_with_the_seat() {
 /// More seats are promised than there are: nobody is told so by waiting for them.
 #[tokio::test]
 async fn promises_beyond_the_shard_are_shown() {
-    let class = r#"
-apiVersion: fairgate.dev/v1alpha1
-kind: WorkspaceClass
-metadata: { name: gold }
-spec: { match: { paths: ["*"] }, seats: 4 }
-"#;
-    let config = FairnessConfig::parse(class, Path::new("fairness.yaml")).unwrap();
+    let config = rules::parse(&rules::class("gold", "*", "seats: 4"));
     let gateway = fair(Held::default().shard(10), config);
     for (workspace, missing) in [("a", 0.0), ("b", 0.0), ("c", 2.0)] {
         // The third gets what is left.

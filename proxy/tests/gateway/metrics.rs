@@ -2,10 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "this is a test")]
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::*;
 use config::{AccessLog, Compat, FairnessConfig, Sink};
@@ -14,35 +11,8 @@ use http_body_util::BodyExt;
 use observers::Observers;
 use proxy::{Body, Gateway, GatewayOptions, RemoteOptions, ShardOptions, Upstream};
 
-const FAIRNESS: &str = r#"
-apiVersion: flowcontrol.apiserver.k8s.io/v1
-kind: PriorityLevelConfiguration
-metadata: { name: closed }
-spec:
-  type: Limited
-  limited: { nominalConcurrencyShares: 0, lendablePercent: 0, borrowingLimitPercent: 0, limitResponse: { type: Reject } }
----
-apiVersion: flowcontrol.apiserver.k8s.io/v1
-kind: FlowSchema
-metadata: { name: closed }
-spec:
-  priorityLevelConfiguration: { name: closed }
-  matchingPrecedence: 100
-  rules:
-  - subjects: [{ kind: Group, group: { name: "*" } }]
-    resourceRules: [{ verbs: ["*"], apiGroups: [""], resources: ["secrets"], namespaces: ["*"], clusterScope: true }]
----
-apiVersion: fairgate.dev/v1alpha1
-kind: WorkspaceClass
-metadata: { name: slow }
-spec:
-  match: { paths: ["slow"] }
-  nominalConcurrencyShares: 10
-  rateLimit: { perUser: { requestsPerSecond: 1, burst: 1 } }
-"#;
-
 fn fairness() -> FairnessConfig {
-    FairnessConfig::parse(FAIRNESS, Path::new("fairness.yaml")).unwrap()
+    rules::parse(&rules::refusals())
 }
 
 /// Families as `# TYPE` and docs/metrics.md have them: name, then type and labels.

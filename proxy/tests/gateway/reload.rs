@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "this is a test")]
 
 use std::{
-    path::Path,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
@@ -10,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use crate::support::*;
+use crate::support::{
+    rules::{class, parse},
+    *,
+};
 use bytes::Bytes;
 use config::FairnessConfig;
 use http::{Request, Response, StatusCode};
@@ -23,40 +25,12 @@ const WAITING: &str = "apiserver_flowcontrol_current_inqueue_requests";
 const EXECUTING: &str = "apiserver_flowcontrol_current_executing_requests";
 const IN_USE: &str = "apiserver_flowcontrol_current_executing_seats";
 
-fn parse(text: &str) -> FairnessConfig {
-    FairnessConfig::parse(text, Path::new("fairness.yaml")).unwrap()
-}
-
 /// A level and a FlowSchema that puts these resources there.
 fn level(name: &str, resources: &str, shares: u32, queuing: &str) -> String {
-    format!(
-        r#"---
-apiVersion: flowcontrol.apiserver.k8s.io/v1
-kind: PriorityLevelConfiguration
-metadata: {{ name: {name} }}
-spec:
-  type: Limited
-  limited: {{ nominalConcurrencyShares: {shares}, lendablePercent: 50, limitResponse: {{ type: Queue, queuing: {queuing} }} }}
----
-apiVersion: flowcontrol.apiserver.k8s.io/v1
-kind: FlowSchema
-metadata: {{ name: {name} }}
-spec:
-  priorityLevelConfiguration: {{ name: {name} }}
-  matchingPrecedence: 100
-  distinguisherMethod: {{ type: ByNamespace }}
-  rules:
-  - subjects: [{{ kind: Group, group: {{ name: "*" }} }}]
-    resourceRules: [{{ verbs: ["*"], apiGroups: ["*"], resources: [{resources}], clusterScope: true, namespaces: ["*"] }}]
-"#
-    )
-}
-
-fn class(name: &str, paths: &str, spec: &str) -> String {
-    format!(
-        "---\napiVersion: fairgate.dev/v1alpha1\nkind: WorkspaceClass\nmetadata: {{ name: {name} }}\n\
-         spec: {{ match: {{ paths: [\"{paths}\"] }}, {spec} }}\n"
-    )
+    let limited = format!(
+        "nominalConcurrencyShares: {shares}, lendablePercent: 50, limitResponse: {{ type: Queue, queuing: {queuing} }}"
+    );
+    rules::level(name, &limited) + &rules::schema(name, 100, "distinguisherMethod: { type: ByNamespace }", resources)
 }
 
 const QUEUE: &str = "{ queues: 1, handSize: 1, queueLengthLimit: 1000 }";

@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "this is a test")]
 
 use std::{
-    path::Path,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -14,7 +13,7 @@ use std::{
 
 use crate::support::*;
 use bytes::Bytes;
-use config::{FairnessConfig, Protocol};
+use config::Protocol;
 use http::Response;
 use http_body_util::BodyExt;
 use proxy::{Body, Gateway, GatewayOptions, Limits, ShardOptions};
@@ -26,37 +25,11 @@ use tokio::{
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// One level that takes everything and queues.
-fn fairness() -> FairnessConfig {
-    let text = r#"
-apiVersion: flowcontrol.apiserver.k8s.io/v1
-kind: PriorityLevelConfiguration
-metadata: { name: all }
-spec:
-  type: Limited
-  limited:
-    nominalConcurrencyShares: 100
-    lendablePercent: 0
-    limitResponse: { type: Queue, queuing: { queues: 1, handSize: 1, queueLengthLimit: 50 } }
----
-apiVersion: flowcontrol.apiserver.k8s.io/v1
-kind: FlowSchema
-metadata: { name: all }
-spec:
-  priorityLevelConfiguration: { name: all }
-  matchingPrecedence: 100
-  rules:
-  - subjects: [{ kind: Group, group: { name: "*" } }]
-    resourceRules: [{ verbs: ["*"], apiGroups: ["*"], resources: ["*"], clusterScope: true, namespaces: ["*"] }]
-    nonResourceRules: [{ verbs: ["*"], nonResourceURLs: ["*"] }]
-"#;
-    FairnessConfig::parse(text, Path::new("fairness.yaml")).unwrap()
-}
-
 /// One seat.
 fn gateway(shard: ShardOptions, limits: Limits) -> Gateway {
     let shard = ShardOptions { seats: 1, ..shard };
-    Gateway::start(GatewayOptions { fairness: Some(fairness()), limits, ..options(vec![shard]) }).unwrap()
+    Gateway::start(GatewayOptions { fairness: Some(rules::one_level(rules::QUEUE)), limits, ..options(vec![shard]) })
+        .unwrap()
 }
 
 /// The sum of a gauge's series.
@@ -185,8 +158,12 @@ async fn what_a_client_has_read_makes_room_for_another_answer() {
     let limits =
         Limits { ahead_bytes: 2 * LARGE, ahead_bytes_per_worker: room, stall_timeout: HOUR, ..Limits::default() };
     let shard = ShardOptions { seats: 2, ..local(answer) };
-    let gateway =
-        Gateway::start(GatewayOptions { fairness: Some(fairness()), limits, ..options(vec![shard]) }).unwrap();
+    let gateway = Gateway::start(GatewayOptions {
+        fairness: Some(rules::one_level(rules::QUEUE)),
+        limits,
+        ..options(vec![shard])
+    })
+    .unwrap();
     let ask =
         |name: &str| format!("GET /clusters/a/api/v1/pods/{name} HTTP/1.1\r\nhost: d\r\nconnection: close\r\n\r\n");
     let mut first = deaf(&gateway, &ask("first")).await;

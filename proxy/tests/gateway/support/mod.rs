@@ -23,6 +23,7 @@ use tokio::{
 };
 
 pub mod frames;
+pub mod rules;
 pub mod tls;
 
 /// What a test waits for at most.
