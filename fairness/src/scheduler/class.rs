@@ -1,7 +1,7 @@
 //! What operators give to workspaces and levels, as dials of nodes.
 
 use super::node::NodeSpec;
-use crate::levels::{Level, Limits};
+use crate::levels::{Level, LevelKind, Limits};
 
 /// What the operator gives a workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,23 @@ pub(super) fn promise(class: WorkspaceClass) -> u32 {
     match class {
         WorkspaceClass::Shares { .. } => 0,
         WorkspaceClass::Seats { seats, lendable_percent, .. } => seats.saturating_sub(percent(seats, lendable_percent)),
+    }
+}
+
+/// Where the levels together would keep every seat of the workspace, and the part of one with shares is none, one seat
+/// fewer is kept by the level that keeps the most: whoever has shares can have a seat.
+pub(super) fn leave_one(division: &mut [Limits], levels: &[Level], nominal: u32) {
+    let limited = || levels.iter().enumerate().filter(|(_, level)| level.kind != LevelKind::Exempt);
+    let of = |at: usize| division.get(at).copied().unwrap_or_default();
+    let kept: u64 = limited().map(|(at, _)| u64::from(of(at).min)).sum();
+    let has_none = limited().any(|(at, level)| level.shares > 0 && of(at).nominal == 0);
+    if has_none
+        && kept >= u64::from(nominal)
+        && let Some((most, _)) = limited().max_by_key(|(at, _)| of(*at).min)
+        && let Some(limits) = division.get_mut(most)
+    {
+        limits.min = limits.min.saturating_sub(1);
+        limits.lendable = limits.nominal - limits.min;
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    class::{WorkspaceClass, level_spec, promise, workspace_spec},
+    class::{WorkspaceClass, leave_one, level_spec, promise, workspace_spec},
     measure::Releases,
     node::{NodeId, NodeSpec, Owner, push},
     requests::RequestId,
@@ -372,7 +372,9 @@ impl Shard {
         if self.limits.len() >= CACHED_LIMITS {
             self.limits.clear();
         }
-        let division: Arc<[Limits]> = limits(nominal, &self.profile, self.compat).into();
+        let mut division = limits(nominal, &self.profile, self.compat);
+        leave_one(&mut division, &self.profile, nominal);
+        let division: Arc<[Limits]> = division.into();
         self.limits.insert(nominal, division.clone());
         division
     }

@@ -215,3 +215,29 @@ fn short_requests_of_heavy_workspaces_are_not_free() {
     let share = used[0] as f64 / (used[0] + used[1]) as f64;
     assert!((0.47..0.53).contains(&share), "half is due, {share} got");
 }
+
+/// However many levels keep all they have, and however small its part.
+#[test]
+fn a_level_with_shares_has_a_seat_on_an_idle_shard() {
+    let tuning = Tuning::default();
+    for seats in 1..20 {
+        for others in 1..10 {
+            for shares in [30, 1000] {
+                let mut levels: Vec<_> = (0..others).map(|n| level(&format!("l{n}"), shares, 0)).collect();
+                levels.push(level("small", 1, 0));
+                for class in [WorkspaceClass::default(), self::seats(seats)] {
+                    let mut shard = Shard::new(seats, &levels, tuning, Compat::Fairgate);
+                    let id = shard.add_workspace(0, class);
+                    for at in (0..levels.len() as u16).rev() {
+                        let what = format!("level {at} of {others} others with {shares} shares, {seats} seats");
+                        assert!(shard.arrive(0, id, at, 0, 1).is_ok(), "{what}: refused");
+                        let started = settle(&mut shard, 0);
+                        assert_eq!(started.len(), 1, "{what}");
+                        assert!(shard.complete(MS, started[0]));
+                        settle(&mut shard, MS);
+                    }
+                }
+            }
+        }
+    }
+}
