@@ -5,7 +5,8 @@
 //! held back, the seats are kept, and the stall limit ends it.
 //!
 //! Only answers that hold seats and do not come in one piece are shared in this way: for those one allocation. A watch
-//! is read ahead until it is initialised; a slow watcher is the shard's to judge.
+//! is read ahead until it is initialised; a slow watcher is the shard's to judge. What comes on a connection with the
+//! answers of others (HTTP/2) is always taken off it, within the stream's window.
 //!
 //! # Invariants
 //! * Who is held back by the worker's limit is woken when there is room again, one for each time that there is: it
@@ -177,6 +178,9 @@ impl Ahead {
         }
         // The shard is held back: what time does to the answer does not wait for that.
         inner.ended = inner.ended || inner.source.is_cut_short(&self.worker, cx);
+        if !inner.ended {
+            inner.source.gather(cx);
+        }
         let wants_more = !inner.ended && inner.source.holds_seats() && inner.bytes < limits.ahead_bytes;
         if wants_more { Poll::Pending } else { Poll::Ready(()) }
     }

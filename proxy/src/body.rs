@@ -89,6 +89,18 @@ impl Body {
         matches!(self.0, Kind::Empty | Kind::Full(_))
     }
 
+    /// Whether it comes on a connection with the answers of others.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self.0, Kind::Exchange(_))
+    }
+
+    /// Takes what has come off such a connection, and keeps it.
+    pub(crate) fn gather(&mut self, cx: &mut Context<'_>) {
+        if let Kind::Exchange(exchange) = &mut self.0 {
+            exchange.gather(cx);
+        }
+    }
+
     /// The answer on a stream of HTTP/2.
     pub(crate) fn exchange(exchange: Exchange) -> Self {
         Self(Kind::Exchange(Box::new(exchange)))

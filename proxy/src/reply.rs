@@ -67,10 +67,10 @@ impl Reply {
         Self::silent(body, permit.filter(|_| start.is_some()), silence, start)
     }
 
-    /// Lets what comes be read ahead of the client, if that gives seats back.
+    /// Lets what comes be read ahead of the client, if that is of use to others.
     fn share(&mut self) {
         let (From::Source(source), Some(flight)) = (&mut self.from, &self.flight) else { return };
-        if !source.holds_seats() {
+        if !source.concerns_others() {
             return;
         }
         let source = std::mem::replace(source, Source::new(Body::empty(), None, Silence::Allowed, None));

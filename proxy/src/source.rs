@@ -64,6 +64,17 @@ impl Source {
         self.permit.is_some()
     }
 
+    /// Whether it is for the good of others to read on while the client does not: there are seats to give back, or
+    /// the connection to the shard is that of others too.
+    pub(crate) fn concerns_others(&self) -> bool {
+        self.holds_seats() || self.body.is_shared()
+    }
+
+    /// See [`Body::gather`].
+    pub(crate) fn gather(&mut self, cx: &mut Context<'_>) {
+        self.body.gather(cx);
+    }
+
     /// How the answer ended, if the gateway ended it.
     pub(crate) fn cut(&self) -> Option<Outcome> {
         self.cut

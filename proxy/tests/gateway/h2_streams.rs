@@ -17,6 +17,7 @@ use bytes::Bytes;
 use config::Protocol;
 use http::Request;
 use http_body_util::BodyExt;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use proxy::{Body, Gateway, GatewayOptions, Limits};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -418,6 +419,39 @@ async fn late_parts_of_answers_that_nobody_wants_do_not_end_the_connection() {
     watched.data("event", 0).await;
     let event = tokio::time::timeout(PATIENCE, neighbour.frame()).await.expect("no event");
     assert_eq!(event.unwrap().unwrap().into_data().unwrap(), "event");
+}
+
+/// A log in tiny pieces whose reader has stopped costs those on the same connection nothing, and arrives whole.
+#[tokio::test]
+async fn small_parts_that_nobody_reads_do_not_end_the_connection() {
+    const PARTS: usize = 60_000;
+    let (address, mut inbox) = scripted(|_| Some(100)).await;
+    let gateway = gateway(address, 1);
+    let mut client = h2(&gateway).await;
+    let neighbour = ask(&mut client, "pods?watch=1");
+    let watched = inbox.request().await;
+    watched.begin().await;
+    let mut neighbour = neighbour.await.unwrap().unwrap().into_body();
+
+    let socket = TcpStream::connect(gateway.address()).await.unwrap();
+    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    let (mut reader, connection) =
+        builder.initial_stream_window_size(1000).handshake(TokioIo::new(socket)).await.unwrap();
+    tokio::spawn(connection);
+    let log = ask(&mut reader, "namespaces/n/pods/p/log?follow=true");
+    let asked = inbox.request().await;
+    asked.begin().await;
+    let log = log.await.unwrap().unwrap().into_body();
+    for part in 0..PARTS {
+        asked.data(["a", "b", "c"][part % 3], 0).await;
+    }
+    watched.data("event", 0).await;
+    let event = tokio::time::timeout(PATIENCE, neighbour.frame()).await.expect("no event");
+    assert_eq!(event.unwrap().unwrap().into_data().unwrap(), "event");
+    asked.data(&"d".repeat(1000), 0).await;
+    asked.data("e", END_STREAM).await;
+    let log = tokio::time::timeout(PATIENCE, log.collect()).await.expect("no end").unwrap().to_bytes();
+    assert!(log == format!("{}{}e", "abc".repeat(PARTS / 3), "d".repeat(1000)), "{} bytes", log.len());
 }
 
 /// A shard whose connections end as soon as they are open is not dialled for ever.

@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use h2::{Reason, RecvStream, SendStream, client::ResponseFuture};
 use http::{
     HeaderMap, HeaderValue, Method, Request, Response, StatusCode,
@@ -28,6 +28,10 @@ use crate::{
 const REPLAY_MAX: usize = 64 << 10;
 /// What a part that is kept costs beside its bytes.
 const PART_OVERHEAD: usize = 64;
+
+/// Parts of an answer below this size are joined while the client does not take them. h2 counts those that nobody has
+/// read, each for what it is below this, and ends the connection with all its streams when they are too many.
+const SMALL: usize = 256;
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -185,7 +189,7 @@ impl Beginning<'_> {
         let body = if recv.is_end_stream() && upload.is_none() {
             Body::empty()
         } else {
-            Body::exchange(Exchange { recv: Some(recv), upload, place })
+            Body::exchange(Exchange { recv: Some(recv), held: Held::default(), upload, place })
         };
         let mut response = Response::new(body);
         (*response.status_mut(), *response.headers_mut()) = (head.status, head.headers);
@@ -313,8 +317,40 @@ fn passable(trailers: HeaderMap) -> HeaderMap {
 pub(crate) struct Exchange {
     /// `None` when the answer has been read.
     recv: Option<RecvStream>,
+    held: Held,
     upload: Option<(SendStream<Bytes>, Upload)>,
     place: Place,
+}
+
+/// What has been taken out of the stream and not passed on. The shard may not send more for it: its window bounds this.
+#[derive(Default)]
+struct Held {
+    parts: VecDeque<Bytes>,
+    /// Small parts, behind the others.
+    joined: BytesMut,
+    /// What comes after them, instead of more.
+    failed: Option<h2::Error>,
+}
+
+impl Held {
+    fn push(&mut self, part: Bytes) {
+        if part.len() < SMALL {
+            return self.joined.extend_from_slice(&part);
+        }
+        if !self.joined.is_empty() {
+            self.parts.push_back(self.joined.split().freeze());
+        }
+        self.parts.push_back(part);
+    }
+
+    fn pop(&mut self) -> Option<Result<Bytes, h2::Error>> {
+        let joined = || (!self.joined.is_empty()).then(|| std::mem::take(&mut self.joined).freeze());
+        self.parts.pop_front().or_else(joined).map(Ok).or_else(|| self.failed.take().map(Err))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.parts.is_empty() && self.joined.is_empty() && self.failed.is_none()
+    }
 }
 
 impl Exchange {
@@ -328,7 +364,11 @@ impl Exchange {
         }
         self.upload.take_if(|(_, upload)| upload.is_over);
         let Some(recv) = &mut self.recv else { return Poll::Ready(None) };
-        let frame = match ready!(recv.poll_data(cx)) {
+        let data = match self.held.pop() {
+            Some(data) => Some(data),
+            None => ready!(recv.poll_data(cx)),
+        };
+        let frame = match data {
             Some(Ok(data)) => {
                 self.place.heard();
                 // More of the answer may come while this part is on its way to the client.
@@ -341,11 +381,26 @@ impl Exchange {
                 Err(error) => Some(Err(broken_off(&error))),
             },
         };
-        if frame.as_ref().is_none_or(|f| f.as_ref().is_ok_and(Frame::is_trailers) || f.is_err()) || recv.is_end_stream()
-        {
+        let is_last = frame.as_ref().is_none_or(|f| f.as_ref().is_ok_and(Frame::is_trailers) || f.is_err());
+        if is_last || (self.held.is_empty() && recv.is_end_stream()) {
             self.recv = None;
         }
         Poll::Ready(frame)
+    }
+
+    /// Takes what has come out of the stream, for a client that does not: see [`SMALL`]. The task is woken for more.
+    pub(crate) fn gather(&mut self, cx: &mut Context<'_>) {
+        let Some(recv) = &mut self.recv else { return };
+        while self.held.failed.is_none() {
+            match recv.poll_data(cx) {
+                Poll::Ready(Some(Ok(data))) => {
+                    self.place.heard();
+                    self.held.push(data);
+                }
+                Poll::Ready(Some(Err(error))) => self.held.failed = Some(error),
+                Poll::Ready(None) | Poll::Pending => return,
+            }
+        }
     }
 
     /// Whether the last byte of the answer has been read and passed on.
