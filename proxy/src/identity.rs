@@ -125,8 +125,14 @@ fn impersonate(caller: &UserInfo, headers: &HeaderMap) -> Result<UserInfo, Statu
         let value = value.to_str().map_err(|_| bad("its value is not plain text (visible ASCII)"))?;
         match name.as_str().strip_prefix(IMPERSONATE) {
             None => return Err(bad("write it with hyphens")),
-            Some("user") => user.name = value.into(),
-            Some("uid") => user.uid = value.into(),
+            Some(once @ ("user" | "uid")) => {
+                let field = if once == "user" { &mut user.name } else { &mut user.uid };
+                // Of two, a reader takes the first, another the last.
+                if !field.is_empty() {
+                    return Err(bad("it is there twice; want one"));
+                }
+                *field = value.into();
+            }
             Some("group") => user.groups.push(value.into()),
             Some(other) => match other.strip_prefix("extra-") {
                 Some(key) => add_extra(&mut user, &percent_decode_str(key).decode_utf8_lossy(), value),

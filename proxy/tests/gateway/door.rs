@@ -232,6 +232,8 @@ async fn only_masters_act_as_somebody_else() {
     assert_eq!(ask(&["dev"], &[("impersonate_group", "system:masters")]).await, 403);
     assert_eq!(ask(&["system:masters"], &bob[1..]).await, 400, "without a user");
     assert_eq!(ask(&["system:masters"], &[("impersonate-who", "x")]).await, 400);
+    let twice = [("impersonate-user", "bob"), ("impersonate-user", "alice")];
+    assert_eq!(ask(&["system:masters"], &twice).await, 400, "two users");
     assert_eq!(seen.len(), 0);
     assert_eq!(ask(&["system:masters"], &bob).await, 200);
     let headers = seen.take().remove(0).headers;
