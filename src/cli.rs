@@ -20,6 +20,9 @@ pub(crate) enum Command {
     Dev(Dev),
     /// Run the gateway in front of the shards of a configuration file
     Serve(Serve),
+    /// Look after the file of the embedded store
+    #[command(subcommand, arg_required_else_help = true)]
+    Store(StoreCommand),
     /// Play a workload file in virtual time on the gateway's scheduler, and print what each tenant got
     Simulate(Simulate),
 }
@@ -45,6 +48,76 @@ pub(crate) struct Dev {
     /// Forward everything at once: no queues, no limits. For comparison only
     #[arg(long)]
     pub(crate) no_fairness: bool,
+    #[command(flatten)]
+    pub(crate) store: StoreOptions,
+}
+
+/// Where objects are kept.
+#[derive(Args)]
+pub(crate) struct StoreOptions {
+    /// Where objects are kept
+    #[arg(long, value_enum, default_value = "embedded")]
+    pub(crate) store: Engine,
+    /// Members of etcd, such as https://10.0.0.7:2379,https://10.0.0.8:2379
+    #[arg(long, value_name = "URLS", value_delimiter = ',', required_if_eq("store", "etcd"))]
+    pub(crate) etcd_servers: Vec<String>,
+    /// Key of etcd below which everything is kept. Servers with the same one share everything
+    #[arg(long, value_name = "KEY", default_value = "/fairgate")]
+    pub(crate) etcd_prefix: String,
+    /// Certificates of the CA that signs those of etcd
+    #[arg(long, value_name = "FILE")]
+    pub(crate) etcd_cacert: Option<PathBuf>,
+    /// Certificate that etcd knows this server by
+    #[arg(long, value_name = "FILE", requires = "etcd_key")]
+    pub(crate) etcd_cert: Option<PathBuf>,
+    /// Key of that certificate
+    #[arg(long, value_name = "FILE", requires = "etcd_cert")]
+    pub(crate) etcd_key: Option<PathBuf>,
+    /// File with USER:PASSWORD for etcd [default: the variable FAIRGATE_ETCD_CREDENTIALS, if it is set]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) etcd_credentials: Option<PathBuf>,
+}
+
+/// The stores to choose from.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Engine {
+    /// A file in the data directory
+    Embedded,
+    /// An etcd, which several servers may share
+    Etcd,
+}
+
+/// `fairgate store`.
+#[derive(Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Read everything and tell what is wrong and where; also while a server runs
+    Check(DataDir),
+    /// Delete old versions and give their space back; not while a server runs (it compacts by itself)
+    Compact(DataDir),
+    /// Copy the store as it is at one moment into a new file; also while a server runs
+    Backup {
+        #[command(flatten)]
+        place: DataDir,
+        /// The new file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Put a backup in place of a store that is not there. Revisions jump ahead, so that none is used twice
+    Restore {
+        #[command(flatten)]
+        place: DataDir,
+        /// The backup
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+}
+
+/// Where the store is.
+#[derive(Args)]
+pub(crate) struct DataDir {
+    /// The data directory of the server
+    #[arg(long, value_name = "DIR", default_value = "./.fairgate")]
+    pub(crate) data_dir: PathBuf,
 }
 
 /// `fairgate serve`.

@@ -6,7 +6,7 @@ use anyhow::Context;
 use apiserver_api::{Status, url};
 use apiserver_cache::CacheServer;
 use apiserver_server::{ApiServer, Registry, TokenKey, Trust};
-use apiserver_storage::{Embedded, Store};
+use apiserver_storage::Store;
 use config::{AccessLog, Compat, FairnessConfig, GatewayConfig, Limits, Source};
 use observers::Observers;
 use proxy::{Body, Directory, Gateway, GatewayOptions, LocalService, ShardOptions, Upstream};
@@ -18,7 +18,7 @@ use crate::{
     counts::StoreCounts,
     kubeconfig, pki,
     reload::{Base, Reloader},
-    run,
+    run, store,
     tls::Pems,
 };
 
@@ -38,13 +38,13 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
     fs::create_dir_all(directory).with_context(|| format!("cannot make the data directory {}", directory.display()))?;
     let pki = pki::load_or_create(directory)?;
     let url = format!("https://{}", listener.local_addr()?);
-    let store = open(&directory.join("store.db"))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let store = store::open(&runtime, &args.store, directory)?;
     // Not before the directory is ours: one that runs there has its own address in this file.
     pki::write_private(&directory.join("admin.kubeconfig"), &kubeconfig::render(&url, &pki))?;
     let (chain, key) = (pki::certificates(&pki.server.certificate)?, pki::private_key(&pki.server.key)?);
     let tls = pki::server_config(chain, key, Some(pki::roots(&pki.ca_certificate)?))?;
 
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let shutdown = CancellationToken::new();
     let tokens = pki::token_key(directory)?;
     let server = api_server(&runtime, store.clone(), server_options(&url, &shutdown, Some(tokens)))
@@ -136,11 +136,6 @@ impl Settings {
     }
 }
 
-fn open(path: &Path) -> Result<Arc<Embedded>, Failure> {
-    // The error names the path.
-    Ok(Arc::new(Embedded::open(path)?))
-}
-
 fn api_server(
     runtime: &Runtime,
     store: Arc<dyn Store>,
@@ -162,7 +157,7 @@ fn start_controllers(
 }
 
 /// A store that no longer knows what its disk holds needs a restart; whoever probes shall see that.
-fn healthy(store: Arc<Embedded>) -> Arc<dyn Fn() -> bool + Send + Sync> {
+fn healthy(store: Arc<dyn Store>) -> Arc<dyn Fn() -> bool + Send + Sync> {
     Arc::new(move || store.failure().is_none())
 }
 

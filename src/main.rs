@@ -9,6 +9,7 @@ mod reload;
 mod run;
 mod serve;
 mod simulate;
+mod store;
 mod tls;
 
 use std::{io::IsTerminal, process::ExitCode};
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
     let outcome = match &cli.command {
         Command::Dev(args) => dev::dev(args),
         Command::Serve(args) => serve::serve(args),
+        Command::Store(command) => store::store(command),
         Command::Simulate(args) => simulate::simulate(args),
     };
     let (code, error) = match outcome {

@@ -65,6 +65,9 @@ impl Store for Paused {
     fn compact(&self, revision: u64) -> StoreFuture<'_, ()> {
         self.inner.compact(revision)
     }
+    fn close(&self) {
+        self.inner.close();
+    }
 }
 
 fn find(group: &str, version: &str, plural: &str) -> &'static Resource {

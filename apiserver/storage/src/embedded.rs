@@ -23,18 +23,19 @@ use std::{
 
 use rusqlite::Connection;
 
-use crate::{DirectoryCount, KeyValue, Range, RangeResult, Store, StoreFuture, Txn, TxnOutcome, WatchStream};
+use crate::{
+    DirectoryCount, KeyValue, Range, RangeResult, Store, StoreFuture, Txn, TxnOutcome, WatchStream,
+    present::{State, lock},
+};
 
 mod committer;
 mod disk;
-mod history;
-mod hub;
 mod keeper;
 mod log;
+pub mod maintenance;
 mod queue;
 mod readers;
 mod shared;
-mod watch;
 
 #[cfg(test)]
 mod tests;
@@ -45,15 +46,10 @@ use self::{
     disk::Opened,
     keeper::Stop,
     readers::Readers,
-    shared::{Shared, State, lock},
+    shared::Shared,
 };
 
-/// Largest value in bytes (etcd's default request limit).
-pub const VALUE_BYTES_MAX: usize = 1_572_864;
-/// Longest key in bytes: more than four names of 253 bytes with group, resource and identity.
-pub const KEY_BYTES_MAX: usize = 2048;
-
-/// The embedded engine; see the module. Dropping it does what [`Embedded::close`] does.
+/// The embedded engine; see the module. Dropping it does what [`Store::close`] does.
 pub struct Embedded {
     shared: Arc<Shared>,
     threads: Mutex<Option<Threads>>,
@@ -85,32 +81,6 @@ impl Embedded {
         Self::spawn(state, None, Vec::new(), None, Vec::new(), None).expect("threads can be started")
     }
 
-    /// Stops taking writes, finishes those that were taken, ends all watches with [`Closed`](crate::StoreError::Closed),
-    /// moves the write-ahead log into the file and closes it. Reads of the present state go on.
-    ///
-    /// Blocks for as long as the disk needs. Further calls do nothing.
-    pub fn close(&self) {
-        let Some(threads) = lock(&self.threads).take() else { return };
-        self.shared.queue.close();
-        let writer = threads.committer.join().unwrap_or_default();
-        self.shared.hub().close();
-        threads.stop.stop();
-        if let Some(readers) = &self.shared.readers {
-            readers.close();
-        }
-        for thread in threads.others {
-            let _ = thread.join(); // its panic was already printed
-        }
-        if let Some(writer) = writer
-            && self.shared.poison.get().is_none()
-            && let Err(error) = disk::close(writer)
-        {
-            // Everything acknowledged is in the synced write-ahead log: nothing is lost.
-            tracing::warn!(%error, "the store could not be checkpointed at close; the next start will do it");
-        }
-        drop(threads.lock);
-    }
-
     fn start(opened: Opened) -> Result<Self, OpenError> {
         let Opened { path, lock, writer, checkpoints, readers, state, expiries, trimmed } = opened;
         let started = Self::spawn(state, Some((writer, trimmed)), expiries, Some(checkpoints), readers, Some(lock));
@@ -125,7 +95,7 @@ impl Embedded {
         readers: Vec<Connection>,
         lock: Option<std::fs::File>,
     ) -> std::io::Result<Self> {
-        let pool = (!readers.is_empty()).then(Readers::new);
+        let pool = (!readers.is_empty()).then(|| Arc::new(Readers::new()));
         let shared = Arc::new(Shared::new(state, pool));
         let stop = Arc::new(Stop::default());
         let thread = |name: &str| std::thread::Builder::new().name(format!("store-{name}"));
@@ -162,27 +132,27 @@ impl Store for Embedded {
     }
 
     fn revision(&self) -> u64 {
-        self.shared.state.load().revision
+        self.shared.present.revision()
     }
 
     fn get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<KeyValue>> {
-        let found = self.shared.state.load().tree.get(key).cloned();
+        let found = self.shared.present.state().tree.get(key).cloned();
         Box::pin(std::future::ready(Ok(found)))
     }
 
     fn range(&self, range: Range) -> StoreFuture<'_, RangeResult> {
         match range.revision {
-            None => Box::pin(std::future::ready(Ok(history::range_now(&self.shared, &range)))),
-            Some(revision) => Box::pin(history::range_at(&self.shared, range, revision)),
+            None => Box::pin(std::future::ready(Ok(self.shared.present.range_now(&range)))),
+            Some(revision) => Box::pin(self.shared.range_at(range, revision)),
         }
     }
 
     fn count(&self, prefix: &str) -> u64 {
-        self.shared.state.load().tree.totals(prefix).keys
+        self.shared.present.state().tree.totals(prefix).keys
     }
 
     fn counts(&self, prefix: &str) -> (u64, Vec<DirectoryCount>) {
-        let state = self.shared.state.load();
+        let state = self.shared.present.state();
         (state.revision, state.tree.directories(prefix))
     }
 
@@ -191,10 +161,33 @@ impl Store for Embedded {
     }
 
     fn watch(&self, prefix: &str, after: u64) -> StoreFuture<'_, WatchStream> {
-        Box::pin(std::future::ready(watch::open(&self.shared, prefix, after)))
+        Box::pin(std::future::ready(self.shared.present.watch(prefix, after)))
     }
 
     fn compact(&self, revision: u64) -> StoreFuture<'_, ()> {
         Box::pin(self.shared.compact(revision))
+    }
+
+    /// Moves the write-ahead log into the file and closes it.
+    fn close(&self) {
+        let Some(threads) = lock(&self.threads).take() else { return };
+        self.shared.queue.close();
+        let writer = threads.committer.join().unwrap_or_default();
+        self.shared.present.close();
+        threads.stop.stop();
+        if let Some(readers) = &self.shared.readers {
+            readers.close();
+        }
+        for thread in threads.others {
+            let _ = thread.join(); // its panic was already printed
+        }
+        if let Some(writer) = writer
+            && self.shared.poison.get().is_none()
+            && let Err(error) = disk::close(writer)
+        {
+            // Everything acknowledged is in the synced write-ahead log: nothing is lost.
+            tracing::warn!(%error, "the store could not be checkpointed at close; the next start will do it");
+        }
+        drop(threads.lock);
     }
 }

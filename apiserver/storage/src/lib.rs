@@ -2,12 +2,15 @@
 //! exact counts, watches from any revision that is not compacted (the semantics of etcd v3).
 
 pub mod embedded;
+pub mod etcd;
 pub mod keys;
+mod present;
 mod store;
 mod tree;
 
 pub use self::embedded::{Embedded, OpenError};
+pub use self::etcd::Etcd;
 pub use self::store::{
-    Condition, DirectoryCount, Event, Key, KeyValue, Range, RangeResult, Store, StoreError, StoreFuture, Txn,
-    TxnOutcome, Value, WatchStream,
+    Condition, DirectoryCount, Event, KEY_BYTES_MAX, Key, KeyValue, Range, RangeResult, Store, StoreError, StoreFuture,
+    Txn, TxnOutcome, VALUE_BYTES_MAX, Value, WatchStream,
 };

@@ -108,7 +108,18 @@ pub enum Event {
     Progress(u64),
 }
 
-/// Events in the order of revisions, each exactly once. Ends with an error: `Compacted`, `SlowConsumer`
+impl Event {
+    /// The revision of the change, or of the progress.
+    pub fn revision(&self) -> u64 {
+        match self {
+            Self::Put { kv, .. } => kv.mod_revision,
+            Self::Delete { revision, .. } | Self::Progress(revision) => *revision,
+        }
+    }
+}
+
+/// Events in the order of revisions, each exactly once; progress after changes and whenever it is asked for an item and
+/// there is none, but a waiting consumer is woken for progress alone only twice a minute. Ends with an error: `Compacted`, `SlowConsumer`
 /// (the watcher's bounded buffer was full) or `Closed`.
 pub type WatchStream = Pin<Box<dyn futures_util::Stream<Item = Result<Event, StoreError>> + Send>>;
 
@@ -149,6 +160,12 @@ pub enum StoreError {
     /// The watcher did not read fast enough.
     #[error("the watcher is too slow")]
     SlowConsumer,
+    /// The store cannot be reached, or does not answer in time. Nothing was written.
+    #[error("the store is not available: {0}")]
+    Unavailable(Arc<str>),
+    /// A write was sent and its answer is lost: it may have been carried out or not.
+    #[error("whether it was written is not known: {0}")]
+    Uncertain(Arc<str>),
     /// The store is shutting down.
     #[error("the store is closed")]
     Closed,
@@ -157,14 +174,15 @@ pub enum StoreError {
     Other(Arc<str>),
 }
 
-/// A store with etcd v3 semantics. Two implementations: the embedded engine and (later) etcd.
+/// A store with etcd v3 semantics. Two implementations: the embedded engine and etcd.
 ///
 /// # Cancel safety
 /// A dropped `txn` future may or may not have been carried out; it is never half done.
 pub trait Store: Send + Sync + 'static {
     /// Why writes are refused until a restart, if they are.
     fn failure(&self) -> Option<StoreError>;
-    /// The latest revision whose changes are visible to reads. Starts at 1 in an empty store.
+    /// The latest revision whose changes are visible here. Starts at 1 in an empty store. Where several servers share
+    /// a store another one may be further; reads and watches catch up by themselves.
     fn revision(&self) -> u64;
     /// Reads one key as it is now.
     fn get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<KeyValue>>;
@@ -179,8 +197,12 @@ pub trait Store: Send + Sync + 'static {
     fn txn(&self, txn: Txn) -> StoreFuture<'_, TxnOutcome>;
     /// Changes of keys below `prefix` with a revision greater than `after`.
     fn watch(&self, prefix: &str, after: u64) -> StoreFuture<'_, WatchStream>;
-    /// Forgets all versions that were superseded at or before `revision`.
+    /// Forgets all versions that were superseded at or before `revision`. The store also does it by itself, every five
+    /// minutes to where it was five minutes before.
     fn compact(&self, revision: u64) -> StoreFuture<'_, ()>;
+    /// Stops taking writes, finishes those that were taken and ends all watches with [`StoreError::Closed`]. Reads of
+    /// the present state go on where they need nobody else. Blocks for as long as that takes; further calls do nothing.
+    fn close(&self);
 }
 
 /// See [`Store::counts`].
@@ -192,4 +214,29 @@ pub struct DirectoryCount {
     pub keys: u64,
     /// Sum of the sizes of their values.
     pub bytes: u64,
+}
+
+/// Largest value in bytes (etcd's default request limit).
+pub const VALUE_BYTES_MAX: usize = 1_572_864;
+/// Longest key in bytes: more than four names of 253 bytes with group, resource and identity.
+pub const KEY_BYTES_MAX: usize = 2048;
+
+/// Refuses what no engine takes.
+pub(crate) fn check(txn: &Txn) -> Result<(), StoreError> {
+    if !txn.key.starts_with('/') || txn.key.len() > KEY_BYTES_MAX || txn.key.contains('\0') {
+        let text = format!(
+            "a key begins with / and has at most {KEY_BYTES_MAX} bytes, none NUL; this one has {}",
+            txn.key.len()
+        );
+        return Err(StoreError::Other(text.into()));
+    }
+    match &txn.value {
+        Some(value) if value.len() > VALUE_BYTES_MAX => {
+            Err(StoreError::TooLarge { bytes: value.len(), limit: VALUE_BYTES_MAX })
+        }
+        None if txn.condition == Condition::Absent => {
+            Err(StoreError::Other("a deletion needs the revision of what it deletes".into()))
+        }
+        _ => Ok(()),
+    }
 }

@@ -1,14 +1,14 @@
-//! The engine against a model that keeps every state it ever had.
+//! The engines against a model that keeps every state it ever had.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
-use apiserver_storage::{Condition, Embedded, KeyValue, Range, Store, StoreError, Txn, TxnOutcome};
-use common::{Change, changes_until, delete, put, range};
-use proptest::prelude::*;
+use apiserver_storage::{Condition, KeyValue, Range, Store, StoreError, Txn, TxnOutcome};
+use common::{Change, Place, changes_until, delete, etcd::Cluster, put, range};
+use proptest::{prelude::*, test_runner::TestRunner};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -39,32 +39,49 @@ fn op() -> impl Strategy<Value = Op> {
 
 type State = BTreeMap<String, KeyValue>;
 
-/// `states[r - 1]` is the state at revision `r`.
+/// What a store must be: every state it ever had, by the revision from which on it held.
 struct Model {
-    states: Vec<State>,
+    states: BTreeMap<u64, State>,
     changes: Vec<Change>,
     compacted: u64,
 }
 
 impl Model {
+    async fn of_empty(store: &dyn Store) -> Self {
+        let states = BTreeMap::from([(store.revision(), State::new())]);
+        Self { states, changes: Vec::new(), compacted: oldest(store).await }
+    }
+
     fn now(&self) -> &State {
-        self.states.last().unwrap()
+        self.states.last_key_value().unwrap().1
+    }
+
+    fn at(&self, revision: u64) -> &State {
+        self.states.range(..=revision).next_back().unwrap().1
     }
 
     fn revision(&self) -> u64 {
-        self.states.len() as u64
+        *self.states.last_key_value().unwrap().0
     }
 
-    fn apply(&mut self, txn: &Txn) -> TxnOutcome {
+    /// The first revision that can be read.
+    fn first(&self) -> u64 {
+        self.compacted.max(*self.states.first_key_value().unwrap().0)
+    }
+
+    /// Takes a write and checks how it ended.
+    fn apply(&mut self, txn: &Txn, outcome: TxnOutcome) {
         let prev = self.now().get(&*txn.key).cloned();
         let holds = match txn.condition {
             Condition::Absent => prev.is_none(),
             Condition::ModRevision(r) => prev.as_ref().is_some_and(|p| p.mod_revision == r),
         };
         if !holds {
-            return TxnOutcome::Conflict(prev);
+            return assert_eq!(outcome, TxnOutcome::Conflict(prev), "{txn:?}");
         }
-        let (mut next, revision) = (self.now().clone(), self.revision() + 1);
+        let TxnOutcome::Done { revision } = outcome else { panic!("{txn:?}: {outcome:?}") };
+        assert!(revision > self.revision(), "{revision} comes after {}", self.revision());
+        let mut next = self.now().clone();
         let text = |v: &[u8]| String::from_utf8(v.to_vec()).unwrap();
         let before = prev.as_ref().map(|p| text(&p.value));
         match &txn.value {
@@ -77,12 +94,19 @@ impl Model {
             None => drop(next.remove(&*txn.key)),
         }
         self.changes.push((revision, txn.key.to_string(), txn.value.as_ref().map(|v| text(v)), before));
-        self.states.push(next);
-        TxnOutcome::Done { revision }
+        self.states.insert(revision, next);
     }
 }
 
-async fn read(store: &Embedded, model: &Model, wanted: Range) {
+async fn oldest(store: &dyn Store) -> u64 {
+    match store.watch("", 0).await {
+        Ok(_) => 0,
+        Err(StoreError::Compacted { oldest, .. }) => oldest,
+        Err(other) => panic!("{other}"),
+    }
+}
+
+async fn read(store: &dyn Store, model: &Model, wanted: Range) {
     let revision = wanted.revision.unwrap_or(model.revision());
     let answer = store.range(wanted.clone()).await;
     if revision < model.compacted {
@@ -90,19 +114,23 @@ async fn read(store: &Embedded, model: &Model, wanted: Range) {
         return assert_eq!(answer.unwrap_err(), refused);
     }
     let answer = answer.unwrap();
-    let state = &model.states[revision as usize - 1];
     let inside =
         |k: &&KeyValue| k.key.starts_with(&wanted.prefix) && wanted.after.as_ref().is_none_or(|after| *k.key > **after);
-    let all: Vec<_> = state.values().filter(inside).cloned().collect();
+    let all: Vec<_> = model.at(revision).values().filter(inside).cloned().collect();
     let limit = if wanted.limit == 0 { all.len() } else { wanted.limit.min(all.len()) };
     assert_eq!(answer.items, all[..limit], "{wanted:?}");
-    assert_eq!((answer.remaining, answer.revision), ((all.len() - limit) as u64, revision), "{wanted:?}");
+    assert_eq!(answer.remaining, (all.len() - limit) as u64, "{wanted:?}");
+    match wanted.revision {
+        Some(_) => assert_eq!(answer.revision, revision, "{wanted:?}"),
+        // Others may use the same etcd.
+        None => assert!(answer.revision >= revision, "{wanted:?}"),
+    }
 }
 
-async fn check_everything(store: &Embedded, model: &Model) {
-    assert_eq!(store.revision(), model.revision());
+async fn check_everything(store: &dyn Store, model: &Model) {
+    assert!(store.revision() >= model.revision());
     for prefix in PREFIXES {
-        for revision in model.compacted.max(1)..=model.revision() {
+        for revision in model.first()..=model.revision() {
             read(store, model, Range { revision: Some(revision), ..range(prefix) }).await;
         }
         read(store, model, range(prefix)).await;
@@ -111,7 +139,8 @@ async fn check_everything(store: &Embedded, model: &Model) {
         let counts = store.counts(prefix).1;
         let sums = counts.iter().fold((0, 0), |sum, d| (sum.0 + d.keys, sum.1 + d.bytes));
         assert_eq!(sums, (inside.len() as u64, inside.iter().map(|kv| kv.value.len() as u64).sum()), "{prefix}");
-        for after in [model.compacted, (model.compacted + model.revision()) / 2, model.revision()] {
+        let first = model.first();
+        for after in [first, (first + model.revision()) / 2, model.revision()] {
             let mut watch = store.watch(prefix, after).await.unwrap();
             let seen = changes_until(&mut watch, model.revision()).await;
             let expected: Vec<_> = model.changes.iter().filter(|c| c.0 > after && c.1.starts_with(prefix)).collect();
@@ -120,13 +149,12 @@ async fn check_everything(store: &Embedded, model: &Model) {
     }
 }
 
-async fn run(ops: Vec<Op>) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("store.db");
-    let mut store = Embedded::open(&path).unwrap();
-    let mut model = Model { states: vec![State::new()], changes: Vec::new(), compacted: 0 };
+async fn run(place: &Place, ops: Vec<Op>) {
+    let mut store = place.open().await;
+    let mut model = Model::of_empty(&*store).await;
     for op in ops {
-        let at = |share: f64| (share * model.revision() as f64) as u64;
+        let first = *model.states.first_key_value().unwrap().0;
+        let at = |share: f64| first + (share * (model.revision() - first) as f64) as u64;
         match op {
             Op::Put(..) | Op::Delete(..) => {
                 let (Op::Put(key, .., wrong) | Op::Delete(key, wrong)) = op else { unreachable!() };
@@ -138,7 +166,7 @@ async fn run(ops: Vec<Op>) {
                     }
                     (_, r) => delete(KEYS[key], r.unwrap_or(1) + wrong),
                 };
-                assert_eq!(store.txn(txn.clone()).await.unwrap(), model.apply(&txn), "{txn:?}");
+                model.apply(&txn, store.txn(txn.clone()).await.unwrap());
             }
             Op::Compact(share) => {
                 let revision = at(share);
@@ -147,26 +175,50 @@ async fn run(ops: Vec<Op>) {
             }
             Op::Reopen => {
                 drop(store);
-                store = Embedded::open(&path).unwrap();
+                store = place.open().await;
             }
             Op::Read(share, key, limit) => {
-                let revision = Some(at(share).max(1));
+                let revision = Some(at(share));
                 let after = Some(KEYS[key].to_owned());
-                read(&store, &model, Range { limit, revision, after, ..range("/r/") }).await;
+                read(&*store, &model, Range { limit, revision, after, ..range("/r/") }).await;
             }
         }
     }
-    check_everything(&store, &model).await;
+    check_everything(&*store, &model).await;
     store.close();
     drop(store);
-    check_everything(&Embedded::open(&path).unwrap(), &model).await;
+    check_everything(&*place.open().await, &model).await;
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(32))]
-    #[test]
-    fn the_engine_is_the_model(ops in prop::collection::vec(op(), 1..120)) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        runtime.block_on(run(ops));
-    }
+fn check(cases: u32, mut place: impl FnMut() -> Place) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut runner = TestRunner::new(ProptestConfig::with_cases(cases));
+    let place = std::cell::RefCell::new(&mut place);
+    let checked = runner.run(&prop::collection::vec(op(), 1..120), |ops| {
+        let place = (place.borrow_mut())();
+        runtime.block_on(run(&place, ops));
+        Ok(())
+    });
+    checked.unwrap();
+}
+
+#[test]
+fn the_embedded_engine_is_the_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut case = 0;
+    check(32, || {
+        case += 1;
+        Place::File(dir.path().join(format!("{case}.db")))
+    });
+}
+
+/// One etcd for all cases, each below a prefix of its own: their revisions and compactions are not the first.
+#[test]
+fn the_store_on_etcd_is_the_model() {
+    let cluster = Arc::new(Cluster::single());
+    let mut case = 0;
+    check(24, || {
+        case += 1;
+        Place::Etcd { cluster: cluster.clone(), prefix: format!("/case-{case}") }
+    });
 }

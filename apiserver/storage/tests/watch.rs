@@ -15,7 +15,7 @@ const WRITES: u64 = 300;
 async fn write(store: Arc<Embedded>, writer: u64) {
     let mut last = Condition::Absent;
     for n in 0..WRITES {
-        let revision = done(&store, put(&format!("/w/{writer}/k"), last, &n.to_string())).await;
+        let revision = done(&*store, put(&format!("/w/{writer}/k"), last, &n.to_string())).await;
         last = Condition::ModRevision(revision);
     }
 }

@@ -130,18 +130,25 @@ impl Frames {
                 () = sleep_until(self.end) => return None,
                 () = sleep_until(self.next_bookmark) => {
                     self.next_bookmark = first_bookmark(self.next_bookmark, self.end);
-                    if self.bookmarks && self.seen > 0 {
+                    // Nobody is woken for progress alone: ask how far the watch is.
+                    self.take_ready(&mut out);
+                    if self.bookmarks && self.seen > 0 && self.events.is_some() {
                         self.bookmark(self.seen, false, &mut out);
                     }
                 }
                 event = events.next() => self.take(event, &mut out),
             }
-            while out.len() < CHUNK {
-                let Some(event) = self.events.as_mut().and_then(|e| e.next().now_or_never()) else { break };
-                self.take(event, &mut out);
-            }
+            self.take_ready(&mut out);
         }
         Some(out.into())
+    }
+
+    /// Takes the events that are there already, up to a chunk.
+    fn take_ready(&mut self, out: &mut Vec<u8>) {
+        while out.len() < CHUNK {
+            let Some(event) = self.events.as_mut().and_then(|e| e.next().now_or_never()) else { break };
+            self.take(event, out);
+        }
     }
 
     fn take(&mut self, event: Option<Result<WatchEvent, Status>>, out: &mut Vec<u8>) {

@@ -14,9 +14,12 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::{
     disk, keeper,
     log::{self, Meta},
-    shared::{Shared, State, lock},
+    shared::Shared,
 };
-use crate::{Condition, Event, Key, KeyValue, StoreError, Txn, TxnOutcome};
+use crate::{
+    Condition, Event, Key, KeyValue, StoreError, Txn, TxnOutcome,
+    present::{State, lock},
+};
 
 /// Bounds of one commit.
 const BATCH_OPS_MAX: usize = 512;
@@ -91,7 +94,7 @@ impl Committer {
         if self.shared.poison.get().is_some() {
             return None;
         }
-        if self.writer.is_some() && self.trimmed < self.shared.state.load().compacted {
+        if self.writer.is_some() && self.trimmed < self.shared.present.state().compacted {
             return Some(now);
         }
         let (at, ..) = self.expiries.first()?;
@@ -100,7 +103,7 @@ impl Committer {
     }
 
     fn commit(&mut self, ops: Vec<Op>) {
-        let before = self.shared.state.load_full();
+        let before = self.shared.present.state();
         let mut batch = Batch { next: State::clone(&before), events: Vec::new(), answers: Vec::new() };
         let spent = self.expire(&mut batch);
         ops.into_iter().for_each(|op| batch.take(op));
@@ -130,9 +133,7 @@ impl Committer {
             }
         }
         if next.revision != before.revision || next.compacted != before.compacted {
-            let mut hub = self.shared.hub();
-            self.shared.state.store(Arc::new(next));
-            hub.publish(events.into_iter().map(|(event, _)| event).collect());
+            self.shared.present.publish(next, events.into_iter().map(|(event, _)| event).collect());
         }
         answers.into_iter().for_each(Answer::send);
     }

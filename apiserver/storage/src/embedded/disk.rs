@@ -11,10 +11,9 @@ use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 
 use super::{
     committer::Expiry,
-    log::{self, LogError},
-    shared::State,
+    log::{self, LogError, Record},
 };
-use crate::{Key, KeyValue, tree::Tree};
+use crate::{Key, KeyValue, present::State, tree::Tree};
 
 /// Marks the file as ours: "fgst".
 const APPLICATION_ID: i32 = 0x6667_7374;
@@ -22,6 +21,8 @@ const APPLICATION_ID: i32 = 0x6667_7374;
 const FORMAT: i32 = 1;
 /// Pages are checked at each start up to this size of the file, and always after an unclean stop.
 const CHEAP_CHECK_BYTES: u64 = 16 << 20;
+/// How long another connection is waited for.
+pub(super) const BUSY: std::time::Duration = std::time::Duration::from_secs(5);
 /// Threads that read history.
 const READERS: usize = 2;
 
@@ -59,6 +60,12 @@ pub enum OpenError {
         /// Its format.
         found: i32,
     },
+    /// It would be overwritten.
+    #[error("{} exists already and is not overwritten; choose another path, or move it away", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
     /// What it holds contradicts itself.
     #[error(
         "{} is damaged ({reason}); restore it from a backup, or move it and its -wal file away to start empty",
@@ -85,6 +92,20 @@ pub(super) struct Opened {
 }
 
 pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
+    let (lock, writer) = open_exclusively(path)?;
+    let fail = |error: rusqlite::Error| explain(path, error);
+    let (state, expiries, trimmed) = load(path, &writer)?;
+    let another = || {
+        let connection = Connection::open(path)?;
+        configure(&connection).map(|()| connection)
+    };
+    let checkpoints = another().map_err(fail)?;
+    let readers = (0..READERS).map(|_| another()).collect::<Result<_, _>>().map_err(fail)?;
+    Ok(Opened { path: path.into(), lock, writer, checkpoints, readers, state, expiries, trimmed })
+}
+
+/// Opens the file for the one who may write, and looks whether its pages are whole.
+pub(super) fn open_exclusively(path: &Path) -> Result<(File, Connection), OpenError> {
     let lock = take_lock(path)?;
     let wal = with_suffix(path, "-wal");
     let size = |path: &Path| path.metadata().map_or(0, |m| m.len());
@@ -103,14 +124,7 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     if unclean || size(path) <= CHEAP_CHECK_BYTES {
         check_pages(path, &writer)?;
     }
-    let (state, expiries, trimmed) = load(path, &writer)?;
-    let another = || {
-        let connection = Connection::open(path)?;
-        configure(&connection).map(|()| connection)
-    };
-    let checkpoints = another().map_err(fail)?;
-    let readers = (0..READERS).map(|_| another()).collect::<Result<_, _>>().map_err(fail)?;
-    Ok(Opened { path: path.into(), lock, writer, checkpoints, readers, state, expiries, trimmed })
+    Ok((lock, writer))
 }
 
 /// Moves the write-ahead log into the file.
@@ -119,12 +133,12 @@ pub(super) fn close(writer: Connection) -> rusqlite::Result<()> {
     writer.close().map_err(|(_, error)| error)
 }
 
-/// A copy of what a passive checkpoint says: pages in the log, and how many of them are in the file now.
 /// Whether a write failed for want of room, which leaves everything as it was.
 pub(super) fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull)
 }
 
+/// A passive checkpoint: pages in the log, and how many of them are in the file now.
 pub(super) fn checkpoint(connection: &Connection) -> rusqlite::Result<(u64, u64)> {
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
         let pages = |at: usize| row.get::<_, i64>(at).map(|n| u64::try_from(n).unwrap_or(0));
@@ -155,13 +169,13 @@ fn take_lock(path: &Path) -> Result<File, OpenError> {
 }
 
 /// A new file survives a power loss only once its directory is on disk.
-fn sync_directory(path: &Path) -> Result<(), OpenError> {
+pub(super) fn sync_directory(path: &Path) -> Result<(), OpenError> {
     let parent = path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let synced = File::open(parent).and_then(|directory| directory.sync_all());
     synced.map_err(|e| OpenError::Path { path: parent.into(), reason: e.to_string() })
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
@@ -170,17 +184,26 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 /// Checks that the file is ours, or makes it ours if it is empty. Writes nothing to any other.
 fn identify(path: &Path, writer: &mut Connection) -> Result<(), OpenError> {
     let fail = |error: rusqlite::Error| explain(path, error);
-    let number = |c: &Connection, what: &str| c.pragma_query_value::<i32, _>(None, what, |row| row.get(0));
     let tables: u32 = writer.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(fail)?;
-    let (id, format) = (number(writer, "application_id").map_err(fail)?, number(writer, "user_version").map_err(fail)?);
-    match (id, format) {
-        (0, 0) if tables == 0 => {
-            let tx = writer.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
-            tx.execute_batch(log::SCHEMA).map_err(fail)?;
-            tx.pragma_update(None, "application_id", APPLICATION_ID).map_err(fail)?;
-            tx.pragma_update(None, "user_version", FORMAT).map_err(fail)?;
-            tx.commit().map_err(fail)
-        }
+    if tables > 0 || marks(writer).map_err(fail)? != (0, 0) {
+        return is_ours(path, writer);
+    }
+    let tx = writer.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
+    tx.execute_batch(log::SCHEMA).map_err(fail)?;
+    tx.pragma_update(None, "application_id", APPLICATION_ID).map_err(fail)?;
+    tx.pragma_update(None, "user_version", FORMAT).map_err(fail)?;
+    tx.commit().map_err(fail)
+}
+
+/// Whose file it is, and its format.
+fn marks(connection: &Connection) -> rusqlite::Result<(i32, i32)> {
+    let number = |what: &str| connection.pragma_query_value::<i32, _>(None, what, |row| row.get(0));
+    Ok((number("application_id")?, number("user_version")?))
+}
+
+/// Checks that a file that is not empty is ours and that this version knows its format.
+pub(super) fn is_ours(path: &Path, connection: &Connection) -> Result<(), OpenError> {
+    match marks(connection).map_err(|error| explain(path, error))? {
         (APPLICATION_ID, FORMAT) => Ok(()),
         (APPLICATION_ID, found) if found > FORMAT => Err(OpenError::Newer { path: path.into(), found }),
         (APPLICATION_ID, found) => Err(OpenError::Damaged { path: path.into(), reason: format!("format {found}") }),
@@ -189,7 +212,7 @@ fn identify(path: &Path, writer: &mut Connection) -> Result<(), OpenError> {
 }
 
 fn configure(connection: &Connection) -> rusqlite::Result<()> {
-    connection.busy_timeout(std::time::Duration::from_secs(5))?;
+    connection.busy_timeout(BUSY)?;
     connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
@@ -208,7 +231,8 @@ fn load(path: &Path, connection: &Connection) -> Result<(State, Vec<Expiry>, u64
     let meta = log::meta(connection).map_err(|e| explain(path, e))?;
     let (mut present, mut expiries) = (HashMap::<Key, KeyValue>::new(), Vec::new());
     let (mut revision, mut since_compaction) = (meta.revision, 0);
-    let read = log::read_all(connection, |record| {
+    let read = log::visit(connection, |row| {
+        let record = Record::read(row)?;
         revision = revision.max(record.revision);
         since_compaction += u64::from(record.revision > meta.compacted);
         if record.deleted {
@@ -219,7 +243,7 @@ fn load(path: &Path, connection: &Connection) -> Result<(State, Vec<Expiry>, u64
             expiries.push((at, record.revision, record.key.clone()));
         }
         present.insert(record.key.clone(), record.into_entry());
-        Ok::<_, LogError>(())
+        Ok(())
     });
     read.map_err(|error| match error {
         LogError::Sqlite(error) => explain(path, error),
@@ -236,7 +260,7 @@ fn load(path: &Path, connection: &Connection) -> Result<(State, Vec<Expiry>, u64
     Ok((State { tree, revision, compacted: meta.compacted }, expiries, meta.trimmed))
 }
 
-fn explain(path: &Path, error: rusqlite::Error) -> OpenError {
+pub(super) fn explain(path: &Path, error: rusqlite::Error) -> OpenError {
     let (path, reason) = (path.to_owned(), error.to_string().replace('\n', " "));
     match error.sqlite_error_code() {
         Some(ErrorCode::NotADatabase) => OpenError::Foreign { path, reason },

@@ -7,17 +7,15 @@ use std::{
 
 use rusqlite::{Connection, ErrorCode};
 
-use super::{
-    committer::Op,
-    disk,
-    shared::{Shared, lock},
-};
+use super::{committer::Op, disk, shared::Shared};
+use crate::present::lock;
 
 /// SQLite's default page.
 pub(super) const PAGE_BYTES: u32 = 4096;
 /// Beyond this the write-ahead log is emptied while writers wait.
 pub(super) const WAL_BYTES_MAX: u32 = 64 << 20;
-const TICK: Duration = Duration::from_millis(100);
+const TICK: Duration = Duration::from_secs(1);
+const CHECKPOINT_EVERY: Duration = Duration::from_millis(100);
 /// How often history is compacted, and how much of it is kept at least (upstream's default).
 const COMPACT_EVERY: Duration = Duration::from_secs(300);
 
@@ -34,32 +32,31 @@ impl Stop {
         self.wake.notify_all();
     }
 
-    /// Sleeps for one tick; false when it is time to end.
-    fn tick(&self) -> bool {
+    /// Sleeps; false when it is time to end.
+    fn wait(&self, time: Duration) -> bool {
         let stopped = lock(&self.stopped);
-        let waited = self.wake.wait_timeout_while(stopped, TICK, |stopped| !*stopped);
+        let waited = self.wake.wait_timeout_while(stopped, time, |stopped| !*stopped);
         !*waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
 /// Body of the thread that tells watchers of progress and compacts.
 pub(super) fn tick(shared: &Shared, stop: &Stop) {
-    let mut marked = (Instant::now(), shared.state.load().revision);
-    while stop.tick() {
-        shared.hub().tick();
-        lock(&shared.kept).prune();
+    let mut marked = (Instant::now(), shared.present.revision());
+    while stop.wait(TICK) {
+        shared.present.tick();
         let (at, revision) = marked;
         if at.elapsed() >= COMPACT_EVERY {
             // A closed queue means that the engine ends.
             let _ = shared.queue.push(Op::Compact { revision, reply: None });
-            marked = (Instant::now(), shared.state.load().revision);
+            marked = (Instant::now(), shared.present.revision());
         }
     }
 }
 
 /// Body of the thread that moves the write-ahead log into the file. Passive: it never makes a writer wait.
 pub(super) fn checkpoints(shared: &Shared, connection: &Connection, stop: &Stop) {
-    while stop.tick() {
+    while stop.wait(CHECKPOINT_EVERY) {
         if !shared.dirty.swap(false, Ordering::Relaxed) {
             continue;
         }

@@ -70,7 +70,7 @@ pub(super) struct Meta {
 const COLUMNS: &str = "rev, create_rev, prev_rev, deleted, expires, checksum, key, value";
 
 impl Record {
-    fn read(row: &Row<'_>) -> Result<Self, LogError> {
+    pub(super) fn read(row: &Row<'_>) -> Result<Self, LogError> {
         let number = |at: usize| row.get::<_, i64>(at).map(i64::cast_unsigned);
         let value = row.get_ref(7)?.as_blob().map_err(|e| LogError::Damaged(e.to_string()))?;
         let key = row.get_ref(6)?.as_str().map_err(|e| LogError::Damaged(e.to_string()))?;
@@ -169,16 +169,22 @@ pub(super) fn set_meta(tx: &Transaction<'_>, meta: &Meta) -> rusqlite::Result<()
 }
 
 /// Calls `visit` for all rows in order.
-pub(super) fn read_all<E: From<LogError>>(
+pub(super) fn visit(
     connection: &Connection,
-    mut visit: impl FnMut(Record) -> Result<(), E>,
-) -> Result<(), E> {
-    let mut select = connection.prepare(&format!("SELECT {COLUMNS} FROM log ORDER BY rev")).map_err(LogError::from)?;
-    let mut rows = select.query([]).map_err(LogError::from)?;
-    while let Some(row) = rows.next().map_err(LogError::from)? {
-        visit(Record::read(row)?)?;
+    mut visit: impl FnMut(&Row<'_>) -> Result<(), LogError>,
+) -> Result<(), LogError> {
+    let mut select = connection.prepare(&format!("SELECT {COLUMNS} FROM log ORDER BY rev"))?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        visit(row)?;
     }
     Ok(())
+}
+
+/// The revision of the last row; 0 without any.
+pub(super) fn last(connection: &Connection) -> rusqlite::Result<u64> {
+    let last = connection.query_row("SELECT coalesce(max(rev), 0) FROM log", [], |row| row.get::<_, i64>(0))?;
+    Ok(last.cast_unsigned())
 }
 
 /// Deletes what the changes after `trimmed` up to `compacted` have superseded, for at most `limit` changes.

@@ -7,8 +7,7 @@ use std::{
     time::Instant,
 };
 
-use super::shared::lock;
-use crate::StoreError;
+use crate::{StoreError, present::lock};
 
 pub(super) struct Queue<T> {
     inner: Mutex<Inner<T>>,

@@ -1,40 +1,32 @@
 //! What the threads and handles of one engine share.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+    Arc, Mutex, OnceLock,
     atomic::{AtomicBool, AtomicU64},
 };
 
-use arc_swap::ArcSwap;
 use tokio::sync::{Semaphore, oneshot};
 
-use super::{KEY_BYTES_MAX, VALUE_BYTES_MAX, committer::Op, history::Kept, hub::Hub, queue::Queue, readers::Readers};
-use crate::{StoreError, Txn, TxnOutcome, tree::Tree};
+use super::{committer::Op, log, queue::Queue, readers::Readers};
+use crate::{
+    Range, RangeResult, StoreError, Txn, TxnOutcome,
+    present::{Old, Past, Present, State, read},
+    store::check,
+};
 
 /// Bytes of writes that may wait, in units of [`UNIT`]. Further callers wait in their own futures.
 const BUDGET_UNITS: usize = 65_536;
 const UNIT: usize = 1024;
 
-/// One consistent state of the store.
-#[derive(Clone)]
-pub(super) struct State {
-    pub(super) tree: Tree,
-    pub(super) revision: u64,
-    /// Reads and watches from before this revision are refused.
-    pub(super) compacted: u64,
-}
-
 pub(super) struct Shared {
-    /// Replaced only by the committer, only while it holds `hub`.
-    pub(super) state: ArcSwap<State>,
-    hub: Mutex<Hub>,
-    pub(super) kept: Mutex<Kept>,
+    /// Changed only by the committer.
+    pub(super) present: Arc<Present>,
     pub(super) queue: Queue<Op>,
     budget: Arc<Semaphore>,
     /// Why writes are refused; set once.
     pub(super) poison: OnceLock<Arc<str>>,
     /// `None` without a file.
-    pub(super) readers: Option<Readers>,
+    pub(super) readers: Option<Arc<Readers>>,
     /// Held while a checkpoint runs: SQLite allows one at a time.
     pub(super) checkpoint: Mutex<()>,
     /// Pages in the write-ahead log when it was last looked at, and an estimate of those written since.
@@ -43,18 +35,16 @@ pub(super) struct Shared {
     pub(super) dirty: AtomicBool,
 }
 
-/// A panic of another thread never leaves the guarded values half changed in a way that matters more than
-/// going on: the committer's panic poisons the store by itself.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Shared {
-    pub(super) fn new(state: State, readers: Option<Readers>) -> Self {
+    pub(super) fn new(state: State, readers: Option<Arc<Readers>>) -> Self {
+        let past = readers.clone().map(|readers| -> Past {
+            Box::new(move |prefix, after, upto| {
+                let readers = readers.clone();
+                Box::pin(async move { readers.run(move |c| log::changes(c, &prefix, after, upto)).await })
+            })
+        });
         Self {
-            hub: Mutex::new(Hub::new(state.revision)),
-            state: ArcSwap::from_pointee(state),
-            kept: Mutex::default(),
+            present: Arc::new(Present::new(state, past)),
             queue: Queue::new(),
             budget: Arc::new(Semaphore::new(BUDGET_UNITS)),
             poison: OnceLock::new(),
@@ -63,16 +53,6 @@ impl Shared {
             wal_pages: AtomicU64::new(0),
             dirty: AtomicBool::new(false),
         }
-    }
-
-    pub(super) fn hub(&self) -> MutexGuard<'_, Hub> {
-        lock(&self.hub)
-    }
-
-    /// The oldest revision that can be read or watched from.
-    pub(super) fn oldest(&self, hub: &Hub) -> u64 {
-        let compacted = self.state.load().compacted;
-        if self.readers.is_some() { compacted } else { compacted.max(hub.floor()) }
     }
 
     pub(super) fn poison(&self, reason: String) {
@@ -101,20 +81,19 @@ impl Shared {
         self.queue.push(Op::Compact { revision, reply: Some((reply, budget)) }).map_err(|_| self.gone())?;
         answer.await.unwrap_or_else(|_| Err(self.gone()))
     }
-}
 
-fn check(txn: &Txn) -> Result<(), StoreError> {
-    if txn.key.is_empty() || txn.key.len() > KEY_BYTES_MAX || txn.key.contains('\0') {
-        let text = format!("a key has 1 to {KEY_BYTES_MAX} bytes without NUL; this one has {}", txn.key.len());
-        return Err(StoreError::Other(text.into()));
-    }
-    match &txn.value {
-        Some(value) if value.len() > VALUE_BYTES_MAX => {
-            Err(StoreError::TooLarge { bytes: value.len(), limit: VALUE_BYTES_MAX })
-        }
-        None if txn.condition == crate::Condition::Absent => {
-            Err(StoreError::Other("a deletion needs the revision of what it deletes".into()))
-        }
-        _ => Ok(()),
+    pub(super) async fn range_at(&self, range: Range, revision: u64) -> Result<RangeResult, StoreError> {
+        let tree = match (self.present.old(revision)?, &self.readers) {
+            (Old::Here(tree), _) => tree,
+            (Old::Later(later, tree), Some(readers)) => {
+                let tree = readers.run(move |c| log::rewind(c, tree, later, revision)).await?;
+                self.present.keep(revision, tree.clone());
+                tree
+            }
+            (Old::Later(..), None) => {
+                return Err(StoreError::Compacted { requested: revision, oldest: self.present.oldest() });
+            }
+        };
+        Ok(read(&tree, revision, &range))
     }
 }

@@ -1,8 +1,10 @@
-//! What the engine's tests share.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! What the engines' tests share.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "each test file is a crate of its own and uses a part")]
 
-use std::time::Duration;
+pub(crate) mod etcd;
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use apiserver_storage::{Condition, Embedded, Event, Range, Store, Txn, TxnOutcome, WatchStream};
 use futures_util::StreamExt;
@@ -15,7 +17,7 @@ pub(crate) fn delete(key: &str, revision: u64) -> Txn {
     Txn { key: key.into(), condition: Condition::ModRevision(revision), guard: None, value: None, ttl: None }
 }
 
-pub(crate) async fn done(store: &Embedded, txn: Txn) -> u64 {
+pub(crate) async fn done(store: &(impl Store + ?Sized), txn: Txn) -> u64 {
     match store.txn(txn).await.unwrap() {
         TxnOutcome::Done { revision } => revision,
         conflict => panic!("{conflict:?}"),
@@ -24,6 +26,23 @@ pub(crate) async fn done(store: &Embedded, txn: Txn) -> u64 {
 
 pub(crate) fn range(prefix: &str) -> Range {
     Range { prefix: prefix.into(), after: None, limit: 0, revision: None }
+}
+
+/// Where a store is: one that is closed can be opened again.
+pub(crate) enum Place {
+    Memory,
+    File(PathBuf),
+    Etcd { cluster: Arc<etcd::Cluster>, prefix: String },
+}
+
+impl Place {
+    pub(crate) async fn open(&self) -> Arc<dyn Store> {
+        match self {
+            Self::Memory => Arc::new(Embedded::in_memory()),
+            Self::File(path) => Arc::new(Embedded::open(path).unwrap()),
+            Self::Etcd { cluster, prefix } => Arc::new(cluster.open(prefix).await),
+        }
+    }
 }
 
 /// One change in short: revision, key, new value (`None` = deleted), value before.

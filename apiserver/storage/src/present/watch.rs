@@ -2,27 +2,22 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::Ordering},
     task::{Context, Poll, Waker},
 };
 
 use futures_util::stream;
 
-use super::{
-    hub::CatchUp,
-    log,
-    shared::{Shared, lock},
-};
+use super::{Present, hub::CatchUp, lock};
 use crate::{Event, StoreError, WatchStream};
 
 /// Most changes, and most bytes of their values, that wait for one live watcher.
-pub(super) const BUFFER_EVENTS_MAX: usize = 8192;
+pub(crate) const BUFFER_EVENTS_MAX: usize = 8192;
 const BUFFER_BYTES_MAX: usize = 64 << 20;
 
 /// Opens a watch, or says at once why it cannot be.
-pub(super) fn open(shared: &Arc<Shared>, prefix: &str, after: u64) -> Result<WatchStream, StoreError> {
-    let oldest = shared.oldest(&shared.hub());
-    let current = shared.state.load().revision;
+pub(super) fn open(present: &Arc<Present>, prefix: &str, after: u64) -> Result<WatchStream, StoreError> {
+    let (oldest, current) = (present.oldest(), present.revision());
     if after < oldest {
         return Err(StoreError::Compacted { requested: after, oldest });
     }
@@ -30,12 +25,13 @@ pub(super) fn open(shared: &Arc<Shared>, prefix: &str, after: u64) -> Result<Wat
         return Err(StoreError::Future { requested: after, current });
     }
     let watch = Watch {
-        shared: shared.clone(),
+        present: present.clone(),
         prefix: prefix.into(),
         cursor: after,
         caught: VecDeque::new(),
         buffer: Arc::default(),
         live: None,
+        told: 0,
         over: false,
     };
     Ok(Box::pin(stream::unfold(watch, |mut watch| async move {
@@ -46,13 +42,15 @@ pub(super) fn open(shared: &Arc<Shared>, prefix: &str, after: u64) -> Result<Wat
 }
 
 struct Watch {
-    shared: Arc<Shared>,
+    present: Arc<Present>,
     prefix: Arc<str>,
     /// Everything up to here was delivered or is in `caught`.
     cursor: u64,
     caught: VecDeque<Event>,
     buffer: Arc<Buffer>,
     live: Option<u64>,
+    /// The last progress that was told.
+    told: u64,
     over: bool,
 }
 
@@ -66,7 +64,7 @@ impl Watch {
                 return Some(Ok(event));
             }
             if self.live.is_some() {
-                return Some(std::future::poll_fn(|cx| self.buffer.poll(cx)).await);
+                return Some(std::future::poll_fn(|cx| self.poll_live(cx)).await);
             }
             if let Err(error) = self.catch_up().await {
                 return Some(Err(error));
@@ -74,20 +72,28 @@ impl Watch {
         }
     }
 
+    /// A change, or how far this watch is if that is further than was said before: nobody is woken to say so.
+    fn poll_live(&mut self, cx: &mut Context<'_>) -> Poll<Result<Event, StoreError>> {
+        // Before the look into the buffer: what it does not hold then is not for this watch.
+        let delivered = self.present.delivered.load(Ordering::Acquire);
+        let item = self.buffer.poll(cx, delivered, delivered > self.told);
+        if let Poll::Ready(Ok(Event::Progress(revision))) = item {
+            self.told = revision;
+        }
+        item
+    }
+
     async fn catch_up(&mut self) -> Result<(), StoreError> {
         // Bound to a name: the guard must not live across the await below.
-        let step = self.shared.hub().catch_up(&self.prefix, self.cursor, &self.buffer)?;
-        match (step, &self.shared.readers) {
+        let step = lock(&self.present.hub).catch_up(&self.prefix, self.cursor, &self.buffer)?;
+        match (step, &self.present.past) {
             (CatchUp::Live(id), _) => self.live = Some(id),
             (CatchUp::Events(events, upto), _) => (self.caught, self.cursor) = (events, upto),
-            (CatchUp::Behind(upto), Some(readers)) => {
-                let (prefix, after) = (self.prefix.clone(), self.cursor);
-                let (events, upto) = readers.run(move |c| log::changes(c, &prefix, after, upto)).await?;
-                (self.caught, self.cursor) = (events, upto);
+            (CatchUp::Behind(upto), Some(past)) => {
+                (self.caught, self.cursor) = past(self.prefix.clone(), self.cursor, upto).await?;
             }
             (CatchUp::Behind(_), None) => {
-                let oldest = self.shared.oldest(&self.shared.hub());
-                return Err(StoreError::Compacted { requested: self.cursor, oldest });
+                return Err(StoreError::Compacted { requested: self.cursor, oldest: self.present.oldest() });
             }
         }
         Ok(())
@@ -97,7 +103,7 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         if let Some(id) = self.live {
-            self.shared.hub().unregister(&self.prefix, id);
+            lock(&self.present.hub).unregister(&self.prefix, id);
         }
     }
 }
@@ -110,8 +116,10 @@ pub(super) struct Buffer(Mutex<Waiting>);
 struct Waiting {
     events: VecDeque<Event>,
     bytes: usize,
-    /// Complete up to here once `events` is empty.
-    progress: Option<u64>,
+    /// A sign of life is due.
+    sign: bool,
+    /// Progress was the last thing told: more of it only after something else, so that who asks in a loop comes to rest.
+    rested: bool,
     end: Option<StoreError>,
     waker: Option<Waker>,
 }
@@ -136,9 +144,10 @@ impl Buffer {
         true
     }
 
-    pub(super) fn progress(&self, revision: u64) {
+    /// Lets the watcher say how far it is, whether that is news or not.
+    pub(super) fn sign(&self) {
         let mut waiting = lock(&self.0);
-        waiting.progress = Some(revision);
+        waiting.sign = true;
         waiting.wake();
     }
 
@@ -149,10 +158,12 @@ impl Buffer {
         waiting.wake();
     }
 
-    pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<Event, StoreError>> {
+    /// The next item. All changes up to `delivered` are in the buffer; `news` tells whether that was not said yet.
+    pub(super) fn poll(&self, cx: &mut Context<'_>, delivered: u64, news: bool) -> Poll<Result<Event, StoreError>> {
         let mut waiting = lock(&self.0);
         if let Some(event) = waiting.events.pop_front() {
             waiting.bytes -= event.bytes();
+            waiting.rested = false;
             return Poll::Ready(Ok(event));
         }
         if waiting.events.capacity() > 64 {
@@ -161,9 +172,12 @@ impl Buffer {
         if let Some(error) = waiting.end.clone() {
             return Poll::Ready(Err(error));
         }
-        if let Some(revision) = waiting.progress.take() {
-            return Poll::Ready(Ok(Event::Progress(revision)));
+        let sign = std::mem::take(&mut waiting.sign);
+        if sign || (news && !waiting.rested) {
+            waiting.rested = true;
+            return Poll::Ready(Ok(Event::Progress(delivered)));
         }
+        waiting.rested = false;
         waiting.waker = Some(cx.waker().clone());
         Poll::Pending
     }

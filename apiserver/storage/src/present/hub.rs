@@ -1,6 +1,6 @@
 //! Recent changes and who wants to hear of the next ones.
 //!
-//! Guarded by one mutex that the committer holds while it publishes, and a watcher while it catches up
+//! Guarded by one mutex that is held while changes are published, and by a watcher while it catches up
 //! from the ring or registers: so the step from history to live has neither gap nor repeat.
 //!
 //! Watchers are found by directory: a change of `/a/b/c` looks into the buckets of ``, `/`, `/a/` and
@@ -15,16 +15,16 @@ use super::watch::Buffer;
 use crate::{Event, StoreError, tree::directory_of};
 
 /// Most changes in the ring, and most bytes of values that it keeps alive.
-const RING_EVENTS_MAX: usize = 16_384;
+pub(crate) const RING_EVENTS_MAX: usize = 16_384;
 const RING_BYTES_MAX: usize = 32 << 20;
 /// Most changes that are looked at or copied under the lock in one step.
 const STEP_EVENTS_MAX: usize = 1024;
-/// Rounds of progress; in each one of so many watchers is told. At a tick of 100 ms a watcher wakes up every two
-/// seconds for it, whatever is written: 5,000 wake-ups a second for 10,000 watchers.
-const ROUNDS: u64 = 20;
+/// Ticks in which each watcher is woken once, to say that it is alive. How far it is, a watcher sees by itself whenever
+/// it is asked; so this may be slow: at a tick of a second 10,000 watchers cost 333 wake-ups a second.
+const ROUNDS: u64 = 30;
 
-pub(super) struct Hub {
-    /// Changes `floor + 1 ..= revision`, one each.
+pub(crate) struct Hub {
+    /// All changes after `floor` up to `revision`, in order.
     ring: VecDeque<Event>,
     ring_bytes: usize,
     floor: u64,
@@ -48,7 +48,7 @@ pub(super) enum CatchUp {
     Live(u64),
     /// Changes from memory, and the revision up to which they are complete.
     Events(VecDeque<Event>, u64),
-    /// The ring does not reach back so far; everything up to this revision is in the log.
+    /// The ring does not reach back so far; what is missing ends at this revision.
     Behind(u64),
 }
 
@@ -62,12 +62,12 @@ impl Event {
     }
 
     /// Bytes of the value that it writes.
-    pub(super) fn written(&self) -> usize {
+    pub(crate) fn written(&self) -> usize {
         if let Self::Put { kv, .. } = self { kv.value.len() } else { 0 }
     }
 
     /// Bytes of the values it keeps alive.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Put { kv, prev } => kv.value.len() + prev.as_ref().map_or(0, |p| p.value.len()),
             Self::Delete { prev, .. } => prev.value.len(),
@@ -77,7 +77,7 @@ impl Event {
 }
 
 impl Hub {
-    pub(super) fn new(revision: u64) -> Self {
+    pub(crate) fn new(revision: u64) -> Self {
         Self {
             ring: VecDeque::new(),
             ring_bytes: 0,
@@ -92,31 +92,41 @@ impl Hub {
     }
 
     /// The ring holds every change after this revision.
-    pub(super) fn floor(&self) -> u64 {
+    pub(crate) fn floor(&self) -> u64 {
         self.floor
     }
 
-    /// Takes the changes of one commit, in order, and hands them to the watchers.
-    pub(super) fn publish(&mut self, events: Vec<Event>) {
+    /// Takes changes, in order, and hands them to the watchers. With them everything up to `revision` is told.
+    pub(super) fn publish(&mut self, events: Vec<Event>, revision: u64) {
         for event in events {
-            self.revision += 1;
+            debug_assert!(self.revision <= event.revision() && event.revision() <= revision);
+            self.revision = event.revision();
             self.deliver(&event);
             self.ring_bytes += event.bytes();
             self.ring.push_back(event);
         }
+        self.revision = revision;
         while self.ring.len() > RING_EVENTS_MAX || self.ring_bytes > RING_BYTES_MAX {
             let Some(oldest) = self.ring.pop_front() else { break };
-            self.ring_bytes -= oldest.bytes();
-            self.floor += 1;
+            self.forget(&oldest);
+            // Changes of one revision stay together.
+            while self.ring.front().is_some_and(|e| e.revision() == oldest.revision()) {
+                let Some(same) = self.ring.pop_front() else { break };
+                self.forget(&same);
+            }
         }
-        debug_assert_eq!(self.floor + self.ring.len() as u64, self.revision);
     }
 
-    /// Tells the watchers whose turn it is how far they are; of an idle store it is a sign of life.
-    pub(super) fn tick(&mut self) {
+    fn forget(&mut self, event: &Event) {
+        self.ring_bytes -= event.bytes();
+        self.floor = event.revision();
+    }
+
+    /// Wakes the watchers whose turn it is: of an idle store it is a sign of life.
+    pub(crate) fn tick(&mut self) {
         self.round = (self.round + 1) % ROUNDS;
         let whose_turn = |w: &&Registration| w.id % ROUNDS == self.round;
-        self.watchers.values().flatten().filter(whose_turn).for_each(|w| w.buffer.progress(self.revision));
+        self.watchers.values().flatten().filter(whose_turn).for_each(|w| w.buffer.sign());
     }
 
     fn deliver(&mut self, event: &Event) {
@@ -147,28 +157,39 @@ impl Hub {
             let id = self.next_id;
             self.next_id += 1;
             self.registered += 1;
-            buffer.progress(self.revision);
+            buffer.sign();
             let bucket = self.watchers.entry(directory_of(prefix).into()).or_default();
             bucket.push(Registration { id, prefix: prefix.clone(), buffer: buffer.clone() });
             return Ok(CatchUp::Live(id));
         }
-        let Some(skip) = cursor.checked_sub(self.floor) else { return Ok(CatchUp::Behind(self.floor)) };
-        let skip = usize::try_from(skip).expect("the ring is in memory");
-        let upto = self.revision.min(cursor + STEP_EVENTS_MAX as u64);
-        let step = self.ring.iter().skip(skip).take(STEP_EVENTS_MAX);
-        Ok(CatchUp::Events(step.filter(|e| e.key().starts_with(&**prefix)).cloned().collect(), upto))
+        if cursor < self.floor {
+            return Ok(CatchUp::Behind(self.floor));
+        }
+        let start = self.ring.partition_point(|e| e.revision() <= cursor);
+        let mut end = self.ring.len().min(start + STEP_EVENTS_MAX);
+        let last = end.checked_sub(1).and_then(|at| self.ring.get(at)).map_or(cursor, Event::revision);
+        while self.ring.get(end).is_some_and(|e| e.revision() == last) {
+            end += 1;
+        }
+        let upto = if end == self.ring.len() { self.revision } else { last };
+        let step = self.ring.range(start..end).filter(|e| e.key().starts_with(&**prefix));
+        Ok(CatchUp::Events(step.cloned().collect(), upto))
     }
 
-    /// The changes after `from` up to and including `upto`, newest first, of many only the first step; `None` if the
-    /// ring has lost some.
-    pub(super) fn undo(&self, from: u64, upto: u64) -> Option<Vec<Event>> {
+    /// Changes after `from` up to and including `upto`, newest first, of many only the first step, and the revision
+    /// whose state they lead back to; `None` if the ring has lost some.
+    pub(super) fn undo(&self, from: u64, upto: u64) -> Option<(Vec<Event>, u64)> {
         from.checked_sub(self.floor)?;
-        let from = from.max(upto.saturating_sub(STEP_EVENTS_MAX as u64));
-        let skip = usize::try_from(from.checked_sub(self.floor)?).ok()?;
-        let count = usize::try_from(upto.checked_sub(from)?).ok()?;
-        let mut events: Vec<Event> = self.ring.iter().skip(skip).take(count).cloned().collect();
-        events.reverse();
-        Some(events)
+        let first = self.ring.partition_point(|e| e.revision() <= from);
+        let end = self.ring.partition_point(|e| e.revision() <= upto);
+        let mut start = first.max(end.saturating_sub(STEP_EVENTS_MAX));
+        let mut reached = from;
+        if start > first {
+            let revision = self.ring.get(start)?.revision();
+            start = self.ring.partition_point(|e| e.revision() < revision);
+            reached = revision - 1;
+        }
+        Some((self.ring.range(start..end).rev().cloned().collect(), reached.max(from)))
     }
 
     /// Forgets a watcher; nothing happens if it is already gone.
@@ -184,17 +205,22 @@ impl Hub {
         }
     }
 
-    /// Ends all watches.
+    /// Ends all watches for good.
     pub(super) fn close(&mut self) {
         self.closed = true;
+        self.end(&StoreError::Closed);
+    }
+
+    /// Ends all watches.
+    pub(super) fn end(&mut self, error: &StoreError) {
         self.registered = 0;
         for watcher in std::mem::take(&mut self.watchers).into_values().flatten() {
-            watcher.buffer.end(StoreError::Closed);
+            watcher.buffer.end(error.clone());
         }
     }
 
     #[cfg(test)]
-    pub(super) fn registered(&self) -> (u32, usize) {
+    pub(crate) fn registered(&self) -> (u32, usize) {
         (self.registered, self.watchers.len())
     }
 }

@@ -1,0 +1,138 @@
+//! What both engines keep in memory: the present objects, recent changes, and who watches.
+//!
+//! # Invariants
+//! * The state is replaced only together with the changes that lead to it, under one lock: who reads a revision and
+//!   then watches from it misses nothing.
+//! * Revisions grow; between two changes there may be revisions that change nothing here (of etcd).
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use arc_swap::{ArcSwap, Guard};
+
+use crate::{Event, StoreError, StoreFuture, WatchStream, tree::Tree};
+
+mod history;
+mod hub;
+mod watch;
+
+#[cfg(test)]
+pub(crate) use self::watch::BUFFER_EVENTS_MAX;
+pub(crate) use self::{
+    history::{Old, read},
+    hub::{Hub, RING_EVENTS_MAX},
+};
+
+/// One consistent state of the store.
+#[derive(Clone)]
+pub(crate) struct State {
+    pub(crate) tree: Tree,
+    pub(crate) revision: u64,
+    /// Reads and watches from before this revision are refused.
+    pub(crate) compacted: u64,
+}
+
+/// Reads changes that are no longer in memory: those below a prefix after one revision, to another one at most. Answers
+/// the next of them and the revision up to which they are complete.
+pub(crate) type Past = Box<dyn Fn(Arc<str>, u64, u64) -> StoreFuture<'static, (VecDeque<Event>, u64)> + Send + Sync>;
+
+/// See the module.
+pub(crate) struct Present {
+    /// Replaced only while `hub` is held.
+    state: ArcSwap<State>,
+    hub: Mutex<Hub>,
+    kept: Mutex<history::Kept>,
+    /// What concerns a watcher is in its buffer, for all changes up to here.
+    delivered: AtomicU64,
+    /// `None`: what is not in memory is forgotten.
+    past: Option<Past>,
+}
+
+/// A panic of another thread never leaves the guarded values half changed in a way that matters more than going on.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Present {
+    pub(crate) fn new(state: State, past: Option<Past>) -> Self {
+        Self {
+            hub: Mutex::new(Hub::new(state.revision)),
+            delivered: AtomicU64::new(state.revision),
+            state: ArcSwap::from_pointee(state),
+            kept: Mutex::default(),
+            past,
+        }
+    }
+
+    pub(crate) fn state(&self) -> Guard<Arc<State>> {
+        self.state.load()
+    }
+
+    pub(crate) fn revision(&self) -> u64 {
+        self.state.load().revision
+    }
+
+    /// Makes a later state the present one and hands the changes that lead to it, in order, to the watchers.
+    pub(crate) fn publish(&self, next: State, events: Vec<Event>) {
+        let mut hub = lock(&self.hub);
+        let revision = next.revision;
+        let compacted = next.compacted.max(self.state.load().compacted); // it may have been raised meanwhile
+        self.state.store(Arc::new(State { compacted, ..next }));
+        hub.publish(events, revision);
+        self.delivered.store(revision, Ordering::Release);
+    }
+
+    /// Raises the revision below which everything is refused.
+    pub(crate) fn forget(&self, compacted: u64) {
+        let _hub = lock(&self.hub);
+        let state = self.state.load();
+        if state.compacted < compacted {
+            self.state.store(Arc::new(State { compacted, ..State::clone(&state) }));
+        }
+    }
+
+    /// Replaces everything by a state whose history is not known. All watches end.
+    pub(crate) fn replace(&self, state: State) {
+        let mut hub = lock(&self.hub);
+        let oldest = state.revision;
+        hub.end(&StoreError::Compacted { requested: self.revision(), oldest });
+        *hub = Hub::new(oldest);
+        *lock(&self.kept) = history::Kept::default();
+        self.state.store(Arc::new(state));
+        self.delivered.store(oldest, Ordering::Release);
+    }
+
+    /// The oldest revision that can be read or watched from.
+    pub(crate) fn oldest(&self) -> u64 {
+        let hub = lock(&self.hub);
+        let compacted = self.state.load().compacted;
+        if self.past.is_some() { compacted } else { compacted.max(hub.floor()) }
+    }
+
+    /// The changes below `prefix` after a revision.
+    pub(crate) fn watch(self: &Arc<Self>, prefix: &str, after: u64) -> Result<WatchStream, StoreError> {
+        watch::open(self, prefix, after)
+    }
+
+    /// Tells the watchers whose turn it is how far they are, and lets go of old states that nobody asks for. To be
+    /// called once a second.
+    pub(crate) fn tick(&self) {
+        lock(&self.hub).tick();
+        lock(&self.kept).prune();
+    }
+
+    /// Ends all watches.
+    pub(crate) fn close(&self) {
+        lock(&self.hub).close();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn hub(&self) -> MutexGuard<'_, Hub> {
+        lock(&self.hub)
+    }
+}

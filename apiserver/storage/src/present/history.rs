@@ -1,0 +1,137 @@
+//! Range reads, now and at old revisions.
+//!
+//! An old state is made from the nearest later one by taking changes back, as far as the ring in memory reaches;
+//! from there on the engine goes on. It is kept for a while, since the next page of the same list asks for it again;
+//! for the same reason the first page keeps the state it was read from.
+
+use std::{
+    ops::ControlFlow,
+    time::{Duration, Instant},
+};
+
+use super::{Present, lock};
+use crate::{Event, KeyValue, Range, RangeResult, StoreError, tree::Tree};
+
+/// Most states that are kept, and for how long after their last use. Each holds on to the nodes that have
+/// been changed since.
+const KEPT_MAX: usize = 32;
+const KEPT_FOR: Duration = Duration::from_secs(60);
+
+/// States that were read recently.
+#[derive(Default)]
+pub(super) struct Kept(Vec<KeptState>);
+
+struct KeptState {
+    revision: u64,
+    tree: Tree,
+    used: Instant,
+}
+
+impl Kept {
+    fn exact(&mut self, revision: u64) -> Option<Tree> {
+        let kept = self.0.iter_mut().find(|k| k.revision == revision)?;
+        kept.used = Instant::now();
+        Some(kept.tree.clone())
+    }
+
+    /// The earliest kept state that is later than `revision`.
+    fn after(&self, revision: u64) -> Option<(u64, Tree)> {
+        let later = self.0.iter().filter(|k| k.revision > revision);
+        later.min_by_key(|k| k.revision).map(|k| (k.revision, k.tree.clone()))
+    }
+
+    fn keep(&mut self, revision: u64, tree: Tree) {
+        if self.exact(revision).is_some() {
+            return;
+        }
+        if self.0.len() >= KEPT_MAX {
+            let oldest = self.0.iter().enumerate().min_by_key(|(_, k)| k.used).map(|(at, _)| at);
+            oldest.map(|at| self.0.swap_remove(at));
+        }
+        self.0.push(KeptState { revision, tree, used: Instant::now() });
+    }
+
+    /// Lets go of what nobody has used for a while.
+    pub(super) fn prune(&mut self) {
+        self.0.retain(|k| k.used.elapsed() < KEPT_FOR);
+    }
+}
+
+/// An old state, as far as memory knows it.
+pub(crate) enum Old {
+    /// It.
+    Here(Tree),
+    /// A later one, of this revision: what lies between is not in memory.
+    Later(u64, Tree),
+}
+
+impl Present {
+    /// Reads the present state.
+    pub(crate) fn range_now(&self, range: &Range) -> RangeResult {
+        let state = self.state();
+        let result = read(&state.tree, state.revision, range);
+        if result.remaining > 0 {
+            self.keep(state.revision, state.tree.clone());
+        }
+        result
+    }
+
+    /// The state at a revision.
+    pub(crate) fn old(&self, revision: u64) -> Result<Old, StoreError> {
+        let state = self.state();
+        if revision == state.revision {
+            return Ok(Old::Here(state.tree.clone()));
+        }
+        if revision > state.revision {
+            return Err(StoreError::Future { requested: revision, current: state.revision });
+        }
+        if revision < state.compacted {
+            return Err(StoreError::Compacted { requested: revision, oldest: state.compacted });
+        }
+        let (mut later, mut tree) = {
+            let mut kept = lock(&self.kept);
+            if let Some(tree) = kept.exact(revision) {
+                return Ok(Old::Here(tree));
+            }
+            kept.after(revision).unwrap_or_else(|| (state.revision, state.tree.clone()))
+        };
+        while later > revision {
+            let Some((events, reached)) = lock(&self.hub).undo(revision, later) else {
+                return Ok(Old::Later(later, tree));
+            };
+            (tree, later) = (take_back(tree, &events), reached);
+        }
+        self.keep(revision, tree.clone());
+        Ok(Old::Here(tree))
+    }
+
+    /// Keeps a state for those who ask for it next.
+    pub(crate) fn keep(&self, revision: u64, tree: Tree) {
+        lock(&self.kept).keep(revision, tree);
+    }
+}
+
+/// `events` are the newest changes first.
+fn take_back(mut tree: Tree, events: &[Event]) -> Tree {
+    for event in events {
+        match event {
+            Event::Put { kv, prev: None } => drop(tree.remove(&kv.key)),
+            Event::Put { prev: Some(prev), .. } | Event::Delete { prev, .. } => drop(tree.insert(prev.clone())),
+            Event::Progress(_) => {}
+        }
+    }
+    tree
+}
+
+/// Reads from one state.
+pub(crate) fn read(tree: &Tree, revision: u64, range: &Range) -> RangeResult {
+    let mut items: Vec<KeyValue> = Vec::new();
+    tree.visit(&range.prefix, range.after.as_deref(), &mut |kv| {
+        items.push(kv.clone());
+        if items.len() == range.limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    // Only a read that stopped at its limit leaves something behind.
+    let last = items.last().filter(|_| items.len() == range.limit);
+    let remaining = last.map_or(0, |last| tree.count_after(&range.prefix, &last.key));
+    RangeResult { items, remaining, revision }
+}

@@ -1,0 +1,112 @@
+//! The store of the bundled API server: which one, and `fairgate store` for the file of the embedded one.
+
+use std::{path::Path, sync::Arc};
+
+use anyhow::Context;
+use apiserver_storage::{
+    Embedded, Etcd, Store,
+    embedded::maintenance,
+    etcd::{Credentials, Options, SetupError},
+};
+use tokio::runtime::Runtime;
+
+use crate::{
+    Failure,
+    cli::{self, Engine, StoreCommand},
+};
+
+/// Opens the store that the command line names.
+pub(crate) fn open(runtime: &Runtime, args: &cli::StoreOptions, data_dir: &Path) -> Result<Arc<dyn Store>, Failure> {
+    match args.store {
+        // The error names the path.
+        Engine::Embedded => Ok(Arc::new(Embedded::open(file(data_dir))?)),
+        Engine::Etcd => {
+            let options = etcd(args)?;
+            match runtime.block_on(Etcd::connect(&options)) {
+                Ok(store) => Ok(Arc::new(store)),
+                Err(error @ SetupError::Store { .. }) => Err(error.into()),
+                Err(error) => Err(Failure::Usage(error.into())),
+            }
+        }
+    }
+}
+
+fn file(data_dir: &Path) -> std::path::PathBuf {
+    data_dir.join("store.db")
+}
+
+fn etcd(args: &cli::StoreOptions) -> Result<Options, Failure> {
+    Ok(Options {
+        servers: args.etcd_servers.clone(),
+        prefix: args.etcd_prefix.clone(),
+        ca_file: args.etcd_cacert.clone(),
+        identity: args.etcd_cert.clone().zip(args.etcd_key.clone()),
+        credentials: credentials(args.etcd_credentials.as_deref())?,
+    })
+}
+
+/// `USER:PASSWORD` from a file or from the environment: what stands on a command line is seen by everybody.
+fn credentials(file: Option<&Path>) -> Result<Option<Credentials>, Failure> {
+    const VARIABLE: &str = "FAIRGATE_ETCD_CREDENTIALS";
+    let (text, place) = match (file, std::env::var(VARIABLE)) {
+        (Some(path), _) => {
+            let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+            (text.map_err(Failure::Usage)?, path.display().to_string())
+        }
+        (None, Ok(text)) => (text, VARIABLE.to_owned()),
+        (None, Err(_)) => return Ok(None),
+    };
+    match text.trim_end_matches(['\r', '\n']).split_once(':') {
+        Some((user, password)) if !user.is_empty() => {
+            Ok(Some(Credentials { user: user.into(), password: password.into() }))
+        }
+        _ => Err(Failure::Usage(anyhow::anyhow!("{place} holds no credentials; it is one line, USER:PASSWORD"))),
+    }
+}
+
+/// `fairgate store`.
+pub(crate) fn store(command: &StoreCommand) -> Result<(), Failure> {
+    match command {
+        StoreCommand::Check(place) => check(&file(&place.data_dir)),
+        StoreCommand::Compact(place) => {
+            let (before, after) = maintenance::compact(&file(&place.data_dir))?;
+            println!("compacted: {} before, {} now", size(before), size(after));
+            Ok(())
+        }
+        StoreCommand::Backup { place, file: to } => {
+            let revision = maintenance::backup(&file(&place.data_dir), to)?;
+            println!("{} holds the store as it was at revision {revision}", to.display());
+            Ok(())
+        }
+        StoreCommand::Restore { place, file: from } => {
+            let revision = maintenance::restore(from, &file(&place.data_dir))?;
+            println!("restored; revisions go on after {revision}, so that clients read everything anew");
+            Ok(())
+        }
+    }
+}
+
+fn check(path: &Path) -> Result<(), Failure> {
+    let report = maintenance::check(path)?;
+    println!(
+        "{}: revision {}, readable from {}; {} objects of {}, {} old versions; the file has {}",
+        path.display(),
+        report.revision,
+        report.compacted.max(1),
+        report.objects,
+        size(report.object_bytes),
+        report.old_versions,
+        size(report.file_bytes),
+    );
+    report.findings.iter().for_each(|finding| println!("{finding}"));
+    let count = report.findings.len() as u64 + report.more_findings;
+    if count == 0 {
+        println!("nothing is wrong");
+        return Ok(());
+    }
+    Err(anyhow::anyhow!("{count} findings; restore the store from a backup, or move it away to start empty").into())
+}
+
+fn size(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
