@@ -157,6 +157,24 @@ async fn a_full_disk_refuses_writes_until_there_is_room() {
 }
 
 #[tokio::test]
+async fn after_a_write_that_failed_nothing_more_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.db");
+    let opened = disk::open(&path).unwrap();
+    opened.writer.pragma_update(None, "query_only", true).unwrap();
+    let store = Embedded::start(opened).unwrap();
+    let refused = store.txn(put("/a", Condition::Absent, "")).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Poisoned(_)), "{refused}");
+    assert_eq!(store.failure(), Some(refused.clone()));
+    assert_eq!(store.txn(put("/b", Condition::Absent, "")).await, Err(refused.clone()));
+    assert_eq!(store.compact(1).await, Err(refused));
+    assert_eq!((store.get("/a").await, store.revision()), (Ok(None), 1), "reads go on, and tell only what is durable");
+    drop(store);
+    let store = Embedded::open(&path).unwrap();
+    assert_eq!((store.failure(), done(&store, put("/a", Condition::Absent, "")).await), (None, 2));
+}
+
+#[tokio::test]
 async fn compaction_deletes_rows_and_survives_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store.db");

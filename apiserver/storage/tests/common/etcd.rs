@@ -15,7 +15,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A cluster of etcd; killed when dropped.
 pub(crate) struct Cluster {
     pub(crate) members: Vec<Member>,
-    directory: tempfile::TempDir,
+    /// Removed with it.
+    _directory: tempfile::TempDir,
 }
 
 pub(crate) struct Member {
@@ -54,7 +55,7 @@ impl Cluster {
             let command = own.concat().into_iter().chain(options.iter().copied()).map(str::to_owned).collect();
             Member { client_port: *client, command, child: None }
         });
-        let mut cluster = Self { members: members.collect(), directory };
+        let mut cluster = Self { members: members.collect(), _directory: directory };
         cluster.members.iter_mut().for_each(Member::start);
         cluster.members.iter().for_each(Member::wait);
         cluster
@@ -69,10 +70,6 @@ impl Cluster {
     /// A store on it.
     pub(crate) async fn open(&self, prefix: &str) -> Etcd {
         Etcd::connect(&self.options(prefix)).await.unwrap()
-    }
-
-    pub(crate) fn directory(&self) -> &Path {
-        self.directory.path()
     }
 }
 
@@ -108,14 +105,12 @@ impl Drop for Member {
 
 /// The program that `scripts/tools` installs, else that of the system.
 fn program() -> PathBuf {
-    let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools");
-    let path = std::env::var_os("FAIRGATE_TEST_TOOLS").map_or(installed, PathBuf::from).join("etcd/etcd");
-    if path.is_file() {
-        return path;
-    }
-    let found = std::env::var_os("PATH").into_iter().flat_map(|path| std::env::split_paths(&path).collect::<Vec<_>>());
-    let found = found.map(|directory| directory.join("etcd")).find(|path| path.is_file());
-    found.unwrap_or_else(|| panic!("{} is missing: run scripts/tools, or see there", path.display()))
+    let tools = std::env::var_os("FAIRGATE_TEST_TOOLS").map(PathBuf::from);
+    let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|directory| directory.join("target/tools"));
+    let installed = tools.into_iter().chain(above).map(|tools| tools.join("etcd"));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut candidates = installed.chain(std::env::split_paths(&path)).map(|directory| directory.join("etcd"));
+    candidates.find(|path| path.is_file()).expect("etcd is installed: run scripts/tools, or see there")
 }
 
 /// Ports that nobody listened on a moment ago.

@@ -1,0 +1,138 @@
+//! The stores from outside: several servers on one etcd, and the commands for the file of the embedded one.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "what fails here is a failed test")]
+
+mod common;
+#[path = "../apiserver/storage/tests/common/etcd.rs"]
+#[allow(dead_code, reason = "this suite uses its part")]
+mod etcd;
+
+use std::{
+    path::Path,
+    process::{Command, Output},
+};
+
+use common::{Dev, said, until};
+use futures_util::StreamExt;
+use serde_json::{Value, json};
+
+fn url(dev: &Dev) -> String {
+    format!("{}/clusters/root:team/api/v1/namespaces/default/configmaps", dev.gateway)
+}
+
+fn version(object: &Value) -> u64 {
+    object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
+}
+
+/// Creates a config map; its resourceVersion.
+async fn create(dev: &Dev, name: &str) -> u64 {
+    let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
+    let answer = dev.client().post(url(dev)).json(&body).send().await.unwrap();
+    assert_eq!(answer.status(), 201, "{name}");
+    version(&answer.json::<Value>().await.unwrap())
+}
+
+async fn get(dev: &Dev, path: &str) -> Value {
+    let answer = dev.client().get(format!("{}{path}", url(dev))).send().await.unwrap();
+    assert_eq!(answer.status(), 200, "{path}");
+    answer.json().await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_servers_on_one_etcd_of_which_one_is_killed() {
+    let cluster = etcd::Cluster::single();
+    let address = format!("http://127.0.0.1:{}", cluster.members[0].client_port);
+    let options = ["--store", "etcd", "--etcd-servers", &address];
+    let (one_dir, two_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let one = Dev::start(one_dir.path(), &options);
+    one.workspace("root", "team");
+    let two = Dev::start(two_dir.path(), &options);
+    until("the other server knows the workspace", || {
+        two.kubectl("root:team", &["get", "namespace", "default"]).status.success().then_some(())
+    });
+    let start = version(&get(&two, "").await);
+    let watch = format!("{}?watch=true&resourceVersion={start}", url(&two));
+    let mut watch = two.client().get(watch).send().await.unwrap().bytes_stream();
+    let mut written = Vec::new();
+    for n in 0..20 {
+        let name = format!("c-{n}");
+        let (writer, reader) = if n % 2 == 0 { (&one, &two) } else { (&two, &one) };
+        let revision = create(writer, &name).await;
+        assert_eq!(version(&get(reader, &format!("/{name}")).await), revision, "read right after the answer");
+        written.push((name, revision));
+    }
+    one.kill_9();
+    for n in 20..30 {
+        let name = format!("c-{n}");
+        written.push((name.clone(), create(&two, &name).await));
+    }
+    let (mut seen, mut text) = (Vec::new(), Vec::new());
+    while seen.len() < written.len() {
+        text.extend_from_slice(&watch.next().await.expect("the watch goes on").unwrap());
+        while let Some(end) = text.iter().position(|b| *b == b'\n') {
+            let line: Vec<u8> = text.drain(..=end).collect();
+            let event: Value = serde_json::from_slice(&line).unwrap();
+            assert_eq!(event["type"], "ADDED");
+            seen.push((event["object"]["metadata"]["name"].as_str().unwrap().to_owned(), version(&event["object"])));
+        }
+    }
+    assert_eq!(seen, written);
+    assert!(!one_dir.path().join("store.db").exists());
+}
+
+fn fairgate(args: &[&str], data_dir: &Path) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_fairgate")).args(args).arg("--data-dir").arg(data_dir).output().unwrap()
+}
+
+fn refused(output: &Output, why: &str) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains(why), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_running_store_is_checked_backed_up_and_restored_elsewhere() {
+    let (old, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let dev = Dev::start(old.path(), &[]);
+    dev.workspace("root", "team");
+    let before = create(&dev, "before").await;
+    let backup = old.path().join("backup.db");
+    let name = backup.to_str().unwrap();
+    let text = said(&fairgate(&["store", "check"], old.path()), &["check"]);
+    assert!(text.contains("nothing is wrong"), "{text}");
+    said(&fairgate(&["store", "backup", name], old.path()), &["backup"]);
+    refused(&fairgate(&["store", "backup", name], old.path()), "is not overwritten");
+    refused(&fairgate(&["store", "compact"], old.path()), "in use");
+    let after = create(&dev, "after").await;
+    drop(dev);
+
+    said(&fairgate(&["store", "compact"], old.path()), &["compact"]);
+    said(&fairgate(&["store", "restore", name], new.path()), &["restore"]);
+    refused(&fairgate(&["store", "restore", name], new.path()), "is not overwritten");
+    let restored = Dev::start(new.path(), &[]);
+    let list = get(&restored, "").await;
+    let names: Vec<_> = list["items"].as_array().unwrap().iter().map(|o| &o["metadata"]["name"]).collect();
+    assert!(names.contains(&&json!("before")) && !names.contains(&&json!("after")), "{names:?}");
+    assert_eq!(version(&get(&restored, "/before").await), before);
+    assert!(create(&restored, "new").await > after + 900_000, "no revision is given out twice");
+    let stale = format!("{}?watch=true&resourceVersion={after}", url(&restored));
+    let stale = restored.client().get(stale).send().await.unwrap().text().await.unwrap();
+    assert!(stale.contains("410"), "{stale}");
+}
+
+#[test]
+fn wrong_options_of_the_store_are_explained() {
+    let dir = tempfile::tempdir().unwrap();
+    let cases: [(&[&str], &str); 4] = [
+        (&["dev", "--store", "etcd"], "--etcd-servers"),
+        (&["dev", "--store", "etcd", "--etcd-servers", "https://127.0.0.1:1"], "CA certificate"),
+        (&["dev", "--store", "etcd", "--etcd-servers", "x"], "is no address"),
+        (&["dev", "--store", "etcd", "--etcd-servers", "http://127.0.0.1:1", "--etcd-prefix", "a/"], "is no prefix"),
+    ];
+    for (args, why) in cases {
+        let args = [args, &["--port", "0", "--admin-port", "0"]].concat();
+        let output = fairgate(&args, dir.path());
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{text}");
+        assert!(text.contains(why), "{text}");
+    }
+}
