@@ -12,3 +12,4 @@ mod refusals;
 mod reload;
 mod scale;
 mod simulate;
+mod store;

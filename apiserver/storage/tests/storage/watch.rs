@@ -1,13 +1,10 @@
 //! Watches beside concurrent writers, across the step from the log to the ring to live.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
-
-mod common;
-
 use std::sync::Arc;
 
 use apiserver_storage::{Condition, Embedded, Store};
-use common::{Change, changes_until, done, put};
+
+use crate::common::{Change, changes_until, done, put};
 
 const WRITERS: u64 = 6;
 const WRITES: u64 = 300;

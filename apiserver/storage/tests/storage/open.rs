@@ -1,16 +1,13 @@
 //! Files that must be refused, each with a line that says what to do.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
-
-mod common;
-
 use std::{
     io::{Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
 };
 
 use apiserver_storage::{Condition, Embedded, OpenError, Store};
-use common::{done, put};
+
+use crate::common::{done, put};
 
 /// A store with 200 objects of which some were changed, closed.
 async fn filled(dir: &Path) -> PathBuf {

@@ -1,6 +1,4 @@
 //! What the engines' tests share.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
-#![allow(dead_code, reason = "each test file is a crate of its own and uses a part")]
 
 pub(crate) mod etcd;
 

@@ -1,9 +1,5 @@
 //! Kills a process that writes, again and again on the same file, and looks at what is left.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
-
-mod common;
-
 use std::{
     collections::BTreeMap,
     io::{BufRead, BufReader, Write},
@@ -13,7 +9,8 @@ use std::{
 };
 
 use apiserver_storage::{Condition, Embedded, Store, StoreError, TxnOutcome, embedded::maintenance};
-use common::{changes_until, etcd::Cluster, put, range};
+
+use crate::common::{changes_until, etcd::Cluster, put, range};
 
 /// Path of a file, or address of an etcd, for the child.
 const CHILD: &str = "FAIRGATE_TEST_CRASH_CHILD";
@@ -90,7 +87,7 @@ type Ack = (u64, String, u64);
 
 fn start_child(place: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--nocapture"])
+        .args(["--exact", "crash::child", "--nocapture"])
         .env(CHILD, place)
         .stdout(Stdio::piped())
         .spawn()

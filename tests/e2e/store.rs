@@ -1,9 +1,7 @@
 //! The stores from outside: several servers on one etcd, and the commands for the file of the embedded one.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "what fails here is a failed test")]
 
-mod common;
-#[path = "../apiserver/storage/tests/common/etcd.rs"]
-#[allow(dead_code, reason = "this suite uses its part")]
+#[path = "../../apiserver/storage/tests/storage/common/etcd.rs"]
+#[allow(dead_code, clippy::indexing_slicing, clippy::unwrap_used, reason = "of another suite; this one uses its part")]
 mod etcd;
 
 use std::{
@@ -11,9 +9,10 @@ use std::{
     process::{Command, Output},
 };
 
-use common::{Dev, said, until};
 use futures_util::StreamExt;
 use serde_json::{Value, json};
+
+use crate::common::{Dev, said, until};
 
 fn url(dev: &Dev) -> String {
     format!("{}/clusters/root:team/api/v1/namespaces/default/configmaps", dev.gateway)

@@ -1,14 +1,11 @@
 //! The engines against a model that keeps every state it ever had.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
-
-mod common;
-
 use std::{collections::BTreeMap, sync::Arc};
 
 use apiserver_storage::{Condition, KeyValue, Range, Store, StoreError, Txn, TxnOutcome};
-use common::{Change, Place, changes_until, delete, etcd::Cluster, put, range};
 use proptest::{prelude::*, test_runner::TestRunner};
+
+use crate::common::{Change, Place, changes_until, delete, etcd::Cluster, put, range};
 
 #[derive(Clone, Debug)]
 enum Op {

@@ -1,14 +1,11 @@
 //! What every engine does: each test runs in memory, on a file and on etcd.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
-
-mod common;
-
 use std::{sync::Arc, time::Duration};
 
 use apiserver_storage::{Condition, Event, Range, Store, StoreError, Txn, TxnOutcome, VALUE_BYTES_MAX, WatchStream};
-use common::{Place, changes_until, delete, done, etcd::Cluster, put, range};
 use futures_util::StreamExt;
+
+use crate::common::{Place, changes_until, delete, done, etcd::Cluster, put, range};
 
 /// Runs each of these functions as a test of each engine.
 macro_rules! with_every_engine {

@@ -1,16 +1,13 @@
 //! What operators do with the file of a store.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
-
-mod common;
-
 use std::{path::Path, sync::Arc};
 
 use apiserver_storage::{
     Condition, Embedded, OpenError, Range, Store, StoreError,
     embedded::maintenance::{backup, check, compact, restore},
 };
-use common::{delete, done, put, range};
+
+use crate::common::{delete, done, put, range};
 
 /// 100 objects; the first ten were changed, of them five deleted.
 async fn fill(store: &Embedded) {

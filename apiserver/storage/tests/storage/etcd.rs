@@ -1,9 +1,5 @@
 //! The store on etcd when members come and go, when others use the same etcd, and with TLS and passwords.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
-
-mod common;
-
 use std::{
     io::{Read, Write},
     path::Path,
@@ -15,7 +11,8 @@ use apiserver_storage::{
     Condition, Etcd, Range, Store, StoreError, TxnOutcome,
     etcd::{Credentials, Options, SetupError},
 };
-use common::{changes_until, delete, done, etcd::Cluster, put, range};
+
+use crate::common::{changes_until, delete, done, etcd::Cluster, put, range};
 
 /// Writes until it is done, as a client does that reads what became of a write whose answer was lost.
 async fn write_for_certain(store: &Etcd, key: &str, value: &str) -> u64 {
