@@ -66,6 +66,8 @@ struct Shared {
     ask: Notify,
     /// Whether the member that is watched answers to that.
     tells_progress: AtomicBool,
+    /// Whether the watch runs.
+    follows: AtomicBool,
     closed: AtomicBool,
 }
 
@@ -91,6 +93,7 @@ impl Etcd {
             waiting,
             ask: Notify::new(),
             tells_progress: AtomicBool::new(false),
+            follows: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         });
         let mut tasks = JoinSet::new();
@@ -108,7 +111,7 @@ async fn tick(shared: Arc<Shared>) {
     let mut every_second = tokio::time::interval(std::time::Duration::from_secs(1));
     loop {
         every_second.tick().await;
-        shared.present.tick();
+        shared.present.tick(shared.follows.load(Ordering::Relaxed));
     }
 }
 

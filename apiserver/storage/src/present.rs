@@ -119,10 +119,12 @@ impl Present {
         watch::open(self, prefix, after)
     }
 
-    /// Tells the watchers whose turn it is how far they are, and lets go of old states that nobody asks for. To be
-    /// called once a second.
-    pub(crate) fn tick(&self) {
-        lock(&self.hub).tick();
+    /// Lets go of old states that nobody asks for, and wakes the watchers whose turn it is to say that they are
+    /// `alive`. To be called once a second.
+    pub(crate) fn tick(&self, alive: bool) {
+        if alive {
+            lock(&self.hub).tick();
+        }
         lock(&self.kept).prune();
     }
 

@@ -44,7 +44,7 @@ impl Stop {
 pub(super) fn tick(shared: &Shared, stop: &Stop) {
     let mut marked = (Instant::now(), shared.present.revision());
     while stop.wait(TICK) {
-        shared.present.tick();
+        shared.present.tick(true);
         let (at, revision) = marked;
         if at.elapsed() >= COMPACT_EVERY {
             // A closed queue means that the engine ends.

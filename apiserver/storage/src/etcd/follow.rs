@@ -79,6 +79,7 @@ async fn follow(shared: &Shared) -> End {
         Ok(answers) => listen(shared, &connection, answers, &requests).await,
         Err(status) => End::Lost(explain(&status)),
     };
+    shared.follows.store(false, Ordering::Relaxed);
     if matches!(end, End::Lost(_)) {
         shared.client.lost(&connection).await;
     }
@@ -115,6 +116,7 @@ async fn listen(
             return End::Lost(explain(&Status::unavailable(answer.cancel_reason)));
         }
         if answer.created {
+            shared.follows.store(true, Ordering::Relaxed);
             continue;
         }
         let progress = answer.events.is_empty() && !answer.fragment;
