@@ -102,7 +102,7 @@ impl Etcd {
         tasks.spawn(compactor::run(shared.clone()));
         tasks.spawn(tick(shared.clone()));
         let store = Self { shared, tasks: Mutex::new(tasks) };
-        store.shared.fresh().await.map_err(fail)?;
+        store.shared.follow_up().await.map_err(fail)?;
         Ok(store)
     }
 }
@@ -191,7 +191,22 @@ impl Store for Etcd {
     }
 }
 
+/// How often it is waited, after the start, until the watch has come to the present.
+const START_ATTEMPTS: u32 = 6;
+
 impl Shared {
+    /// Waits until what was read at the start has become the present.
+    async fn follow_up(&self) -> Result<(), StoreError> {
+        let mut attempts = START_ATTEMPTS;
+        loop {
+            attempts -= 1;
+            match self.fresh().await {
+                Err(StoreError::Unavailable(_)) if attempts > 0 => {}
+                done => return done,
+            }
+        }
+    }
+
     /// Refuses what would never be answered.
     fn refuse_closed(&self) -> Result<(), StoreError> {
         if self.closed.load(Ordering::Acquire) { Err(StoreError::Closed) } else { Ok(()) }

@@ -40,7 +40,14 @@ async fn child() {
             identity: None,
             credentials: None,
         };
-        Arc::new(apiserver_storage::Etcd::connect(&options).await.unwrap())
+        let mut attempts = 10; // etcd may be away just now
+        loop {
+            attempts -= 1;
+            match apiserver_storage::Etcd::connect(&options).await {
+                Ok(store) => break Arc::new(store),
+                Err(error) => assert!(attempts > 0, "{error}"),
+            }
+        }
     } else {
         Arc::new(Embedded::open(place).unwrap())
     };
