@@ -1,7 +1,8 @@
 //! The stores from outside: several servers on one etcd, and the commands for the file of the embedded one.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "what fails here is a failed test")]
 
 #[path = "../../apiserver/storage/tests/storage/common/etcd.rs"]
-#[allow(dead_code, clippy::indexing_slicing, clippy::unwrap_used, reason = "of another suite; this one uses its part")]
+#[allow(dead_code, reason = "of another suite; this one uses its part")]
 mod etcd;
 
 use std::{

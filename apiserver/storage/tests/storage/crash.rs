@@ -244,14 +244,8 @@ async fn over_etcd_neither_its_death_nor_that_of_a_server_loses_anything() {
         seen.extend(changes_until(&mut watch, last).await);
     }
     servers.iter_mut().for_each(Server::kill);
-    last = acknowledged
-        .lock()
-        .unwrap()
-        .iter()
-        .map(|ack| ack.0)
-        .max()
-        .unwrap()
-        .max(observer.range(range("/")).await.unwrap().revision);
+    let present = observer.range(range("/")).await.unwrap().revision;
+    last = acknowledged.lock().unwrap().iter().map(|ack| ack.0).fold(present, u64::max);
     seen.extend(changes_until(&mut watch, last).await);
 
     let mut history = BTreeMap::<u64, (String, u64)>::new();
