@@ -6,6 +6,7 @@ pub mod builtin;
 pub mod continue_token;
 pub mod decode;
 pub mod discovery;
+pub mod encode;
 pub mod managed;
 pub mod meta;
 pub mod negotiate;

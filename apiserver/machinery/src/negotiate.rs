@@ -5,7 +5,8 @@ mod accept;
 use apiserver_api::Status;
 
 pub use self::accept::{
-    AnswerForm, DiscoveryForm, SWAGGER_PROTOBUF, SwaggerForm, discovery_form, object_form, swagger_form, watch_form,
+    Answer, AnswerForm, DiscoveryForm, SWAGGER_PROTOBUF, SwaggerForm, discovery_form, object_answer, status_format,
+    swagger_form, watch_answer,
 };
 use crate::resource::Resource;
 

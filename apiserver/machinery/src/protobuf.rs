@@ -1,15 +1,17 @@
 //! Bodies in Kubernetes' protobuf: the envelope `k8s\0` + `runtime.Unknown`, and messages by the field table
 //! (api-server.md 3.9).
 //!
-//! Reads only. The result is the JSON that the kind would have, not yet normalised (see [`crate::decode`]).
+//! What is read is the JSON that the kind would have, not yet normalised (see [`crate::decode`]).
 //! Unknown fields are skipped. Depth is bounded by the tables, which do not recurse; the number of values is
 //! bounded here; cost is one pass.
 
+mod encode;
 mod wire;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value};
 
+pub use self::encode::{encode, envelope, list, seal, watch_frame};
 use self::wire::{Reader, WireValue};
 use crate::{
     age,
@@ -251,7 +253,5 @@ fn only(bytes: &[u8]) -> Result<&[u8], ProtobufError> {
     Ok(found)
 }
 
-#[cfg(test)]
-mod encode;
 #[cfg(test)]
 mod tests;

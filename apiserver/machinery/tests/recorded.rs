@@ -73,7 +73,7 @@ fn body_of(probe: &Value) -> Vec<u8> {
 }
 
 fn create(probe: &Value, query: &str) -> Result<Value, Status> {
-    negotiate::object_form(probe["request"]["accept"].as_str(), false, "")?;
+    negotiate::object_answer(probe["request"]["accept"].as_str(), maps(), false)?;
     let options = WriteOptions::parse(WriteVerb::Create, query)?;
     let format = negotiate::body_format(maps(), probe["request"]["content_type"].as_str())?;
     let decoded = decode::body(maps(), format, &body_of(probe))?;
@@ -156,7 +156,7 @@ fn writes_of_config_maps() {
             continue;
         }
         if method == "POST" {
-            match negotiate::object_form(probe["request"]["accept"].as_str(), false, "").unwrap() {
+            match negotiate::object_answer(probe["request"]["accept"].as_str(), maps(), false).unwrap().form {
                 AnswerForm::Object => compare(id, &create(&probe, query), &probe["response"]),
                 _ => assert_eq!((id, create(&probe, query).is_ok()), ("table-post", true)),
             }

@@ -7,6 +7,7 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use apiserver_api::{RequestInfo, Status, UserInfo, Verb, list_options::request_timeout};
+use apiserver_machinery::negotiate::status_format;
 use apiserver_storage::Store;
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -110,13 +111,15 @@ impl ApiServer {
     {
         let (parts, body) = request.into_parts();
         let audit = audit_id(&parts.headers);
+        let format = status_format(parts.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()));
         let served = AssertUnwindSafe(self.serve(&parts, body, trust)).catch_unwind().await;
         let mut response = match served {
             Ok(Ok(response)) => response,
-            Ok(Err(status)) => respond::status(&status),
+            Ok(Err(status)) => respond::status(&status, format),
             Err(_) => {
                 tracing::error!(method = %parts.method, path = parts.uri.path(), "a handler panicked");
-                respond::status(&errors::internal("the server had an internal error while it handled the request"))
+                let why = "the server had an internal error while it handled the request";
+                respond::status(&errors::internal(why), format)
             }
         };
         let headers = response.headers_mut();

@@ -46,7 +46,11 @@ async fn protobuf_bodies() {
         .wants("application/vnd.kubernetes.protobuf,application/json")
         .send("POST", "/api/v1/namespaces", "application/vnd.kubernetes.protobuf", body)
         .await;
-    assert_eq!((created.code, &created.json()["metadata"]["name"]), (201, &json!("pb")));
+    assert_eq!(
+        (created.code, &created.headers["content-type"]),
+        (201, &"application/vnd.kubernetes.protobuf".parse().unwrap())
+    );
+    assert_eq!(one.get("/api/v1/namespaces/pb").await.ok()["metadata"]["name"], "pb");
     let garbage = one.send("POST", MAPS, "application/vnd.kubernetes.protobuf", "junk").await;
     assert_eq!(garbage.code, 400);
     let workspaces = "/apis/tenancy.kcp.io/v1alpha1/workspaces";

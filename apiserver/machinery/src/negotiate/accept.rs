@@ -3,9 +3,19 @@
 
 use apiserver_api::{Reason, Status, status::Details};
 
-use super::{JSON, PROTOBUF, YAML};
+use super::{BodyFormat, JSON, PROTOBUF, YAML};
+use crate::resource::Resource;
 
-/// How objects are answered. All of them are sent as `application/json`.
+/// How objects are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// What of them.
+    pub form: AnswerForm,
+    /// How it is written.
+    pub format: BodyFormat,
+}
+
+/// What of objects is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerForm {
     /// As they are.
@@ -85,6 +95,16 @@ impl<'a> Clause<'a> {
     fn is_json(&self) -> bool {
         matches!(&*self.media_type, JSON | "application/*" | "*/*")
     }
+
+    /// `None` for what nothing is written in.
+    fn format(&self) -> Option<BodyFormat> {
+        match &*self.media_type {
+            _ if self.is_json() => Some(BodyFormat::Json),
+            YAML => Some(BodyFormat::Yaml),
+            PROTOBUF => Some(BodyFormat::Protobuf),
+            _ => None,
+        }
+    }
 }
 
 fn quality(text: &str) -> u32 {
@@ -120,34 +140,55 @@ fn meta_version(v: &str) -> Option<&'static str> {
     }
 }
 
-/// The form of an answer with objects; `is_list` for lists. `list_kind` names the list in the refusal.
+/// How an answer with objects of a resource is written; `is_list` for lists.
 ///
 /// # Errors
 /// 406: no clause can be served.
-pub fn object_form(accept: Option<&str>, is_list: bool, list_kind: &str) -> Result<AnswerForm, Status> {
+pub fn object_answer(accept: Option<&str>, resource: &Resource, is_list: bool) -> Result<Answer, Status> {
     let (mut refused, mut known) = (None, false);
     for clause in clauses(accept) {
-        known |= clause.is_json() || clause.media_type == YAML || clause.media_type == PROTOBUF;
-        if !clause.is_json() || !clause.stream.is_empty() {
+        let Some(format) = clause.format() else { continue };
+        known = true;
+        if !clause.stream.is_empty() {
             continue;
         }
         let of_meta = clause.g == "meta.k8s.io";
-        match (clause.kind, meta_version(clause.v)) {
-            ("", _) if clause.g.is_empty() && clause.v.is_empty() => return Ok(AnswerForm::Object),
-            ("Table", Some(version)) if of_meta => return Ok(AnswerForm::Table(version)),
-            ("PartialObjectMetadata", Some(version)) if of_meta && !is_list => {
-                return Ok(AnswerForm::Partial(version));
-            }
-            ("PartialObjectMetadataList", Some(version)) if of_meta && is_list => {
-                return Ok(AnswerForm::Partial(version));
-            }
+        let form = match (clause.kind, meta_version(clause.v)) {
+            ("", _) if clause.g.is_empty() && clause.v.is_empty() => AnswerForm::Object,
+            ("Table", Some(version)) if of_meta => AnswerForm::Table(version),
+            ("PartialObjectMetadata", Some(version)) if of_meta && !is_list => AnswerForm::Partial(version),
+            ("PartialObjectMetadataList", Some(version)) if of_meta && is_list => AnswerForm::Partial(version),
             (kind @ ("PartialObjectMetadata" | "PartialObjectMetadataList"), Some(_)) if of_meta => {
-                refused = refused.or_else(|| Some(wrong_form(kind, is_list, list_kind)));
+                refused = refused.or_else(|| Some(wrong_form(kind, is_list, &resource.list_kind())));
+                continue;
             }
-            _ => {}
+            _ => continue,
+        };
+        if has_message(form, format, resource) {
+            return Ok(Answer { form, format });
         }
     }
-    Err(refused.unwrap_or_else(|| if known { not_acceptable(&[JSON]) } else { no_media_type() }))
+    Err(refused.unwrap_or_else(|| if known { not_acceptable(&written_in(resource)) } else { no_media_type() }))
+}
+
+/// Whether protobuf has a message for it, when it is to be protobuf: Tables have none, and custom kinds only that of their
+/// metadata.
+fn has_message(form: AnswerForm, format: BodyFormat, resource: &Resource) -> bool {
+    format != BodyFormat::Protobuf
+        || match form {
+            AnswerForm::Object => resource.protobuf,
+            AnswerForm::Partial(_) => true,
+            AnswerForm::Table(_) => false,
+        }
+}
+
+fn written_in(resource: &Resource) -> Vec<&'static str> {
+    if resource.protobuf { vec![JSON, YAML, PROTOBUF] } else { vec![JSON, YAML] }
+}
+
+/// How a Status is written for whoever accepts this: as JSON when nothing else can be.
+pub fn status_format(accept: Option<&str>) -> BodyFormat {
+    clauses(accept).iter().find_map(Clause::format).unwrap_or(BodyFormat::Json)
 }
 
 /// One asked for the form of single objects where a list is, or the other way round.
@@ -156,24 +197,29 @@ fn wrong_form(kind: &str, is_list: bool, list_kind: &str) -> Status {
     Status::new(Reason::NotAcceptable, format!("you requested {kind}, but the requested object is {found}"))
 }
 
-/// The form of the objects in a watch.
+/// How the events of a watch are written. There is no stream of YAML.
 ///
 /// # Errors
 /// 406: no clause can be served.
-pub fn watch_form(accept: Option<&str>) -> Result<AnswerForm, Status> {
+pub fn watch_answer(accept: Option<&str>, resource: &Resource) -> Result<Answer, Status> {
     for clause in clauses(accept) {
-        if !clause.is_json() || !matches!(clause.stream, "" | "watch") {
+        let Some(format) = clause.format().filter(|format| *format != BodyFormat::Yaml) else { continue };
+        if !matches!(clause.stream, "" | "watch") {
             continue;
         }
         let of_meta = clause.g == "meta.k8s.io";
-        match (clause.kind, meta_version(clause.v)) {
-            ("", _) => return Ok(AnswerForm::Object),
-            ("Table", Some(version)) if of_meta => return Ok(AnswerForm::Table(version)),
-            ("PartialObjectMetadata", Some(version)) if of_meta => return Ok(AnswerForm::Partial(version)),
-            _ => {}
+        let form = match (clause.kind, meta_version(clause.v)) {
+            ("", _) => AnswerForm::Object,
+            ("Table", Some(version)) if of_meta => AnswerForm::Table(version),
+            ("PartialObjectMetadata", Some(version)) if of_meta => AnswerForm::Partial(version),
+            _ => continue,
+        };
+        if has_message(form, format, resource) {
+            return Ok(Answer { form, format });
         }
     }
-    Err(not_acceptable(&["application/json;stream=watch"]))
+    let streams: &[&str] = &["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
+    Err(not_acceptable(if resource.protobuf { streams } else { streams.get(..1).unwrap_or(streams) }))
 }
 
 /// The form of `/api` and `/apis`.
@@ -199,40 +245,61 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::builtin;
 
     const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
 
+    fn of(plural: &str) -> &'static Resource {
+        builtin::all().iter().find(|r| r.plural == plural).unwrap()
+    }
+
     #[test]
     fn objects() {
-        for (accept, is_list, want) in [
-            (None, false, AnswerForm::Object),
-            (Some("*/*"), false, AnswerForm::Object),
-            (Some("application/vnd.kubernetes.protobuf,application/json"), false, AnswerForm::Object),
-            (Some("text/html, */*;q=0.1"), false, AnswerForm::Object),
-            (Some(TABLE), true, AnswerForm::Table("v1")),
-            (Some("application/json;as=Table;v=v1beta1;g=meta.k8s.io"), false, AnswerForm::Table("v1beta1")),
-            (Some("application/json;as=Table;v=v9;g=meta.k8s.io,application/json"), false, AnswerForm::Object),
+        use AnswerForm::{Object, Partial, Table};
+        use BodyFormat::{Json, Protobuf, Yaml};
+        const PARTIAL: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+        for (plural, accept, is_list, form, format) in [
+            ("configmaps", None, false, Object, Json),
+            ("configmaps", Some("*/*"), false, Object, Json),
+            ("configmaps", Some("application/yaml"), false, Object, Yaml),
+            ("configmaps", Some("application/vnd.kubernetes.protobuf,application/json"), false, Object, Protobuf),
+            ("workspaces", Some("application/vnd.kubernetes.protobuf,application/json"), true, Object, Json),
+            ("configmaps", Some("text/html, */*;q=0.1"), false, Object, Json),
+            ("configmaps", Some(TABLE), true, Table("v1"), Json),
+            ("configmaps", Some("application/json;as=Table;v=v1beta1;g=meta.k8s.io"), false, Table("v1beta1"), Json),
+            ("configmaps", Some("application/json;as=Table;v=v9;g=meta.k8s.io,application/json"), false, Object, Json),
             (
+                "configmaps",
+                Some("application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io,application/yaml"),
+                false,
+                Object,
+                Yaml,
+            ),
+            (
+                "configmaps",
                 Some("application/json;q=0.5,application/json;as=Table;g=meta.k8s.io;v=v1"),
                 false,
-                AnswerForm::Table("v1"),
+                Table("v1"),
+                Json,
             ),
+            ("configmaps", Some(PARTIAL), false, Partial("v1"), Protobuf),
+            ("workspaces", Some(PARTIAL), false, Partial("v1"), Protobuf),
             (
-                Some(
-                    "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json",
-                ),
-                false,
-                AnswerForm::Partial("v1"),
+                "configmaps",
+                Some("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"),
+                true,
+                Partial("v1"),
+                Json,
             ),
-            (Some("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"), true, AnswerForm::Partial("v1")),
         ] {
-            assert_eq!(object_form(accept, is_list, "ConfigMapList").unwrap(), want, "{accept:?}");
+            let got = object_answer(accept, of(plural), is_list).unwrap();
+            assert_eq!(got, Answer { form, format }, "{plural} {accept:?}");
         }
     }
 
     #[test]
     fn refusals() {
-        let message = |accept, is_list| object_form(Some(accept), is_list, "*core.ConfigMapList").unwrap_err();
+        let message = |accept, is_list| object_answer(Some(accept), of("configmaps"), is_list).unwrap_err();
         assert_eq!(
             message("text/html", false).message,
             "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, application/vnd.kubernetes.protobuf"
@@ -240,22 +307,45 @@ mod tests {
         assert_eq!(message("application/json;as=Table;v=v2;g=meta.k8s.io", false).code, 406);
         assert_eq!(
             message("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1", true).message,
-            "you requested PartialObjectMetadata, but the requested object is a list (*core.ConfigMapList)"
+            "you requested PartialObjectMetadata, but the requested object is a list (ConfigMapList)"
         );
-        assert_eq!(message("application/vnd.kubernetes.protobuf", false).code, 406);
+        assert_eq!(message("application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io", false).code, 406);
         assert_eq!(message("application/json;q=0", false).code, 406);
-        assert_eq!(watch_form(Some("application/yaml")).unwrap_err().code, 406);
+        let custom = object_answer(Some("application/vnd.kubernetes.protobuf"), of("workspaces"), false).unwrap_err();
+        assert!(custom.message.ends_with("application/json, application/yaml"), "{}", custom.message);
+        assert_eq!(watch_answer(Some("application/yaml"), of("configmaps")).unwrap_err().code, 406);
     }
 
     #[test]
     fn watches() {
-        for (accept, want) in [
-            ("application/json;stream=watch", AnswerForm::Object),
-            ("application/vnd.kubernetes.protobuf,application/json", AnswerForm::Object),
-            (TABLE, AnswerForm::Table("v1")),
-            ("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1", AnswerForm::Partial("v1")),
+        use BodyFormat::{Json, Protobuf};
+        for (plural, accept, form, format) in [
+            ("configmaps", "application/json;stream=watch", AnswerForm::Object, Json),
+            ("configmaps", "application/vnd.kubernetes.protobuf,application/json", AnswerForm::Object, Protobuf),
+            ("configmaps", "application/vnd.kubernetes.protobuf;stream=watch", AnswerForm::Object, Protobuf),
+            ("workspaces", "application/vnd.kubernetes.protobuf,application/json", AnswerForm::Object, Json),
+            ("configmaps", TABLE, AnswerForm::Table("v1"), Json),
+            (
+                "configmaps",
+                "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+                AnswerForm::Partial("v1"),
+                Json,
+            ),
         ] {
-            assert_eq!(watch_form(Some(accept)).unwrap(), want, "{accept}");
+            assert_eq!(watch_answer(Some(accept), of(plural)).unwrap(), Answer { form, format }, "{plural} {accept}");
+        }
+    }
+
+    #[test]
+    fn statuses() {
+        for (accept, want) in [
+            (None, BodyFormat::Json),
+            (Some("text/html"), BodyFormat::Json),
+            (Some(TABLE), BodyFormat::Json),
+            (Some("application/vnd.kubernetes.protobuf,application/json"), BodyFormat::Protobuf),
+            (Some("application/yaml"), BodyFormat::Yaml),
+        ] {
+            assert_eq!(status_format(accept), want, "{accept:?}");
         }
     }
 
@@ -295,8 +385,9 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_panics(accept in "[a-z/*;,=q.0-9 ä]*") {
-            let _ = object_form(Some(&accept), true, "L");
-            let _ = watch_form(Some(&accept));
+            let _ = object_answer(Some(&accept), of("configmaps"), true);
+            let _ = watch_answer(Some(&accept), of("workspaces"));
+            let _ = status_format(Some(&accept));
             let _ = discovery_form(Some(&accept));
         }
     }

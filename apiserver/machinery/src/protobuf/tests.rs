@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::{encode::seal, *};
+use super::*;
 use crate::{builtin, decode::body, negotiate::BodyFormat, resource::Resource};
 
 fn resource(plural: &str) -> &'static Resource {

@@ -1,6 +1,6 @@
 //! Structs of `meta/v1`.
 
-use super::{Field, Merge, Message, Type, boolean, int64, message, text, texts, time};
+use super::{Field, Merge, Message, Type, boolean, int32, int64, message, text, texts, time};
 
 /// `ObjectMeta`.
 pub static OBJECT_META: Message = Message {
@@ -76,3 +76,48 @@ pub static LABEL_SELECTOR: Message = Message {
 
 static LABEL_SELECTOR_REQUIREMENT: Message =
     Message { name: "LabelSelectorRequirement", fields: &[text(1, "key"), text(2, "operator"), texts(3, "values")] };
+
+/// `ListMeta`.
+pub static LIST_META: Message = Message {
+    name: "ListMeta",
+    fields: &[
+        text(1, "selfLink"),
+        text(2, "resourceVersion"),
+        text(3, "continue"),
+        int64(4, "remainingItemCount").pointer(),
+    ],
+};
+
+/// `PartialObjectMetadata`.
+pub static PARTIAL_OBJECT_METADATA: Message =
+    Message { name: "PartialObjectMetadata", fields: &[super::KIND, super::API_VERSION, super::METADATA] };
+
+/// `Status`.
+pub static STATUS: Message = Message {
+    name: "Status",
+    fields: &[
+        super::KIND,
+        super::API_VERSION,
+        message(1, "metadata", &LIST_META),
+        text(2, "status"),
+        text(3, "message"),
+        text(4, "reason"),
+        message(5, "details", &STATUS_DETAILS).pointer(),
+        int32(6, "code"),
+    ],
+};
+
+static STATUS_DETAILS: Message = Message {
+    name: "StatusDetails",
+    fields: &[
+        text(1, "name"),
+        text(2, "group"),
+        text(3, "kind"),
+        message(4, "causes", &STATUS_CAUSE).list(),
+        int32(5, "retryAfterSeconds"),
+        text(6, "uid"),
+    ],
+};
+
+static STATUS_CAUSE: Message =
+    Message { name: "StatusCause", fields: &[text(1, "reason"), text(2, "message"), text(3, "field")] };

@@ -1,10 +1,19 @@
-//! The form in which the client wants objects: as they are, as Tables, or only their metadata
-//! (api-server.md 3.7 - 3.9).
+//! The form in which the client wants objects: as they are, as Tables, or only their metadata, written as JSON, YAML or
+//! protobuf (api-server.md 3.7 - 3.9).
+//!
+//! JSON is cut from the stored bytes and streams; for the two others every object is parsed, and a list is there as a
+//! whole before it is sent.
 
 use apiserver_api::Status;
-use apiserver_machinery::{Resource, table};
+use apiserver_machinery::{
+    Resource, encode,
+    negotiate::BodyFormat,
+    protobuf,
+    schema::{Message, meta},
+    table,
+};
 use bytes::Bytes;
-use http::{Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -18,8 +27,15 @@ pub(crate) use apiserver_machinery::table::TableFormat;
 
 /// See the module.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Form {
-    /// JSON of the object.
+pub(crate) struct Form {
+    pub(crate) view: View,
+    pub(crate) format: BodyFormat,
+}
+
+/// What of an object is shown.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum View {
+    /// The object.
     Plain,
     /// `as=Table`.
     Table(TableFormat),
@@ -28,31 +44,107 @@ pub(crate) enum Form {
 }
 
 impl Form {
+    /// The fields of what is shown, for protobuf; Tables never are.
+    fn message(self, resource: &Resource) -> &'static Message {
+        match self.view {
+            View::Partial(_) => &meta::PARTIAL_OBJECT_METADATA,
+            View::Plain | View::Table(_) => resource.schema,
+        }
+    }
+
+    /// One object as it stands alone.
+    fn value(self, object: &Object, with_columns: bool) -> Result<Value, Status> {
+        let value = object.value()?;
+        Ok(match self.view {
+            View::Plain => value,
+            View::Partial(version) => table::partial(&value, version),
+            View::Table(format) => table::table_of_one(object.resource(), format, &value, with_columns),
+        })
+    }
+
     /// Appends one object as it stands alone in an answer or in a watch event.
-    pub(crate) fn write_one(self, out: &mut Vec<u8>, object: &Object, with_columns: bool) -> Result<(), Status> {
-        match self {
-            Self::Plain => object.write_json(out, true),
-            Self::Partial(version) => object.write_partial(out, version),
-            Self::Table(format) => {
-                write_value(out, &table::table_of_one(object.resource(), format, &object.value()?, with_columns))
+    fn write_one(self, out: &mut Vec<u8>, object: &Object, with_columns: bool) -> Result<(), Status> {
+        match (self.format, self.view) {
+            (BodyFormat::Json, View::Plain) => object.write_json(out, true),
+            (BodyFormat::Json, View::Partial(version)) => object.write_partial(out, version),
+            _ => {
+                let value = self.value(object, with_columns)?;
+                out.extend(encode::value(self.format, self.message(object.resource()), &value));
             }
         }
         Ok(())
+    }
+
+    /// Appends a watch event.
+    pub(crate) fn write_event(
+        self,
+        out: &mut Vec<u8>,
+        kind: &str,
+        object: &Object,
+        with_columns: bool,
+    ) -> Result<(), Status> {
+        let before = out.len();
+        let written = self.frame(out, kind, |out| self.write_one(out, object, with_columns));
+        if written.is_err() {
+            out.truncate(before);
+        }
+        written
+    }
+
+    /// Appends the event that ends a watch with a refusal.
+    pub(crate) fn write_error(self, out: &mut Vec<u8>, status: &Status) {
+        let written = self.frame(out, "ERROR", |out| {
+            out.extend(encode::status(self.format, status));
+            Ok(())
+        });
+        debug_assert!(written.is_ok());
+    }
+
+    /// Appends a frame of a watch.
+    fn frame(
+        self,
+        out: &mut Vec<u8>,
+        kind: &str,
+        object: impl FnOnce(&mut Vec<u8>) -> Result<(), Status>,
+    ) -> Result<(), Status> {
+        if self.format == BodyFormat::Protobuf {
+            let mut sealed = Vec::new();
+            object(&mut sealed)?;
+            out.extend(protobuf::watch_frame(kind, &sealed));
+            return Ok(());
+        }
+        out.extend_from_slice(format!("{{\"type\":\"{kind}\",\"object\":").as_bytes());
+        object(out)?;
+        out.extend_from_slice(b"}\n");
+        Ok(())
+    }
+
+    /// The media type of a watch.
+    pub(crate) fn stream_type(self) -> HeaderValue {
+        match self.format {
+            BodyFormat::Protobuf => HeaderValue::from_static("application/vnd.kubernetes.protobuf;stream=watch"),
+            BodyFormat::Json | BodyFormat::Yaml => respond::JSON,
+        }
     }
 
     /// The answer with one object; packed when it is large and the client takes `gzip`.
     pub(crate) fn one(self, code: StatusCode, object: &Object, gzip: bool) -> Result<Response<Body>, Status> {
         let mut out = Vec::new();
         self.write_one(&mut out, object, true)?;
-        if !gzip || out.len() < compress::LEAST {
-            return Ok(respond::bytes(code, respond::JSON, out));
-        }
-        let mut packed = respond::bytes(code, respond::JSON, compress::whole(out.into()));
-        compress::mark(&mut packed);
-        Ok(packed)
+        Ok(self.whole(code, out, gzip))
     }
 
-    /// The object of a bookmark.
+    fn whole(self, code: StatusCode, out: Vec<u8>, gzip: bool) -> Response<Body> {
+        let media_type = respond::media_type(self.format);
+        if !gzip || out.len() < compress::LEAST {
+            return respond::bytes(code, media_type, out);
+        }
+        let mut packed = respond::bytes(code, media_type, compress::whole(out.into()));
+        compress::mark(&mut packed);
+        packed
+    }
+
+    /// The event of a bookmark.
     pub(crate) fn write_bookmark(
         self,
         out: &mut Vec<u8>,
@@ -66,20 +158,27 @@ impl Form {
         if initial_end {
             metadata.insert("annotations".into(), json!({"k8s.io/initial-events-end": "true"}));
         }
-        let (kind, version) = match self {
-            Self::Partial(version) => ("PartialObjectMetadata", format!("meta.k8s.io/{version}")),
+        let (kind, version) = match self.view {
+            View::Partial(version) => ("PartialObjectMetadata", format!("meta.k8s.io/{version}")),
             _ => (resource.kind, resource.api_version()),
         };
-        let bookmark = json!({"kind": kind, "apiVersion": version, "metadata": metadata});
-        match self {
-            Self::Table(format) => write_value(out, &table::table_of_one(resource, format, &bookmark, with_columns)),
-            _ => write_value(out, &bookmark),
+        let mut bookmark = json!({"kind": kind, "apiVersion": version, "metadata": metadata});
+        if let View::Table(format) = self.view {
+            bookmark = table::table_of_one(resource, format, &bookmark, with_columns);
         }
+        let written = self.frame(out, "BOOKMARK", |out| {
+            out.extend(encode::value(self.format, self.message(resource), &bookmark));
+            Ok(())
+        });
+        debug_assert!(written.is_ok());
     }
 
     /// The answer with a list, written item by item while it is sent: beside the stored bytes, which the items
     /// share with the store, only one chunk exists at a time. Packed when it is large and the client takes `gzip`.
     pub(crate) fn list(self, resource: &'static Resource, page: Page, gzip: bool) -> Response<Body> {
+        if self.format != BodyFormat::Json {
+            return self.whole(StatusCode::OK, self.whole_list(resource, &page), gzip);
+        }
         let list = List {
             form: self,
             resource,
@@ -104,30 +203,72 @@ impl Form {
         response
     }
 
-    /// Everything in front of the first item.
-    fn list_head(self, resource: &Resource, page: &Page) -> Vec<u8> {
-        let mut metadata = json!({"resourceVersion": page.revision.to_string()});
-        if let (Some(token), Some(fields)) = (&page.continue_token, metadata.as_object_mut()) {
-            fields.insert("continue".into(), token.as_str().into());
-            if let Some(remaining) = page.remaining {
-                fields.insert("remainingItemCount".into(), remaining.into());
-            }
+    /// A list in YAML or protobuf.
+    fn whole_list(self, resource: &Resource, page: &Page) -> Vec<u8> {
+        let values = page.items.iter().map(Object::shown);
+        let (kind, version, items) = self.list_kind(resource);
+        if self.format == BodyFormat::Protobuf {
+            let message = self.message(resource);
+            let raw = protobuf::list(&list_metadata(page), values.map(|value| protobuf::encode(message, &value)));
+            return protobuf::envelope(&kind, &version, &raw);
         }
-        let (kind, version, items) = match self {
-            Self::Plain => (resource.list_kind(), resource.api_version(), "items"),
-            Self::Partial(version) => {
+        let shown: Vec<Value> = values
+            .map(|value| match self.view {
+                View::Plain => untyped(resource, value),
+                View::Partial(version) => table::partial(&value, version),
+                View::Table(format) => table::row(resource, format, &value),
+            })
+            .collect();
+        let mut list = json!({"kind": kind, "apiVersion": version, "metadata": list_metadata(page), items: shown});
+        if let (View::Table(_), Some(members)) = (self.view, list.as_object_mut()) {
+            members.insert("columnDefinitions".into(), table::column_definitions(resource));
+        }
+        encode::value(self.format, resource.schema, &list)
+    }
+
+    /// Kind and version of a list, and what its items are called.
+    fn list_kind(self, resource: &Resource) -> (String, String, &'static str) {
+        match self.view {
+            View::Plain => (resource.list_kind(), resource.api_version(), "items"),
+            View::Partial(version) => {
                 ("PartialObjectMetadataList".to_owned(), format!("meta.k8s.io/{version}"), "items")
             }
-            Self::Table(format) => ("Table".to_owned(), format!("meta.k8s.io/{}", format.version), "rows"),
-        };
+            View::Table(format) => ("Table".to_owned(), format!("meta.k8s.io/{}", format.version), "rows"),
+        }
+    }
+
+    /// Everything in front of the first item.
+    fn list_head(self, resource: &Resource, page: &Page) -> Vec<u8> {
+        let metadata = list_metadata(page);
+        let (kind, version, items) = self.list_kind(resource);
         let mut out =
             format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{version}\",\"metadata\":{metadata},").into_bytes();
-        if let Self::Table(_) = self {
+        if let View::Table(_) = self.view {
             out.extend_from_slice(format!("\"columnDefinitions\":{},", table::column_definitions(resource)).as_bytes());
         }
         out.extend_from_slice(format!("\"{items}\":[").as_bytes());
         out
     }
+}
+
+fn list_metadata(page: &Page) -> Value {
+    let mut metadata = json!({"resourceVersion": page.revision.to_string()});
+    if let (Some(token), Some(fields)) = (&page.continue_token, metadata.as_object_mut()) {
+        fields.insert("continue".into(), token.as_str().into());
+        if let Some(remaining) = page.remaining {
+            fields.insert("remainingItemCount".into(), remaining.into());
+        }
+    }
+    metadata
+}
+
+/// Items of lists of built-in kinds do not say what they are, those of custom resources do.
+fn untyped(resource: &Resource, mut value: Value) -> Value {
+    if let Some(members) = value.as_object_mut().filter(|_| !resource.is_copy) {
+        members.remove("kind");
+        members.remove("apiVersion");
+    }
+    value
 }
 
 /// A list being written.
@@ -153,11 +294,11 @@ impl List {
             if !std::mem::take(&mut self.first) {
                 out.push(b',');
             }
-            match self.form {
+            match self.form.view {
                 // Items of lists of built-in kinds do not say what they are, those of custom resources do.
-                Form::Plain => object.write_json(&mut out, self.resource.is_copy),
-                Form::Partial(version) => object.write_partial(&mut out, version),
-                Form::Table(format) => {
+                View::Plain => object.write_json(&mut out, self.resource.is_copy),
+                View::Partial(version) => object.write_partial(&mut out, version),
+                View::Table(format) => {
                     let value = object.value().unwrap_or(Value::Null);
                     write_value(&mut out, &table::row(self.resource, format, &value));
                 }

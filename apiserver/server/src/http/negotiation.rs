@@ -4,19 +4,19 @@
 use apiserver_api::Status;
 use apiserver_machinery::{
     Resource,
-    negotiate::{self, AnswerForm},
+    negotiate::{self, Answer, AnswerForm},
     table::IncludeObject,
 };
 
-use super::form::{Form, TableFormat};
+use super::form::{Form, TableFormat, View};
 use crate::{clock, server::Call};
 
 /// For an answer with one object.
 ///
 /// # Errors
 /// 406; 400 for a wrong `includeObject`.
-pub(crate) fn one(call: &Call<'_>) -> Result<Form, Status> {
-    form(call, negotiate::object_form(call.accept(), false, "")?)
+pub(crate) fn one(call: &Call<'_>, resource: &Resource) -> Result<Form, Status> {
+    form(call, negotiate::object_answer(call.accept(), resource, false)?)
 }
 
 /// For an answer with a list.
@@ -24,26 +24,27 @@ pub(crate) fn one(call: &Call<'_>) -> Result<Form, Status> {
 /// # Errors
 /// As for [`one`].
 pub(crate) fn list(call: &Call<'_>, resource: &Resource) -> Result<Form, Status> {
-    form(call, negotiate::object_form(call.accept(), true, &resource.list_kind())?)
+    form(call, negotiate::object_answer(call.accept(), resource, true)?)
 }
 
 /// For the events of a watch.
 ///
 /// # Errors
 /// As for [`one`].
-pub(crate) fn watch(call: &Call<'_>) -> Result<Form, Status> {
-    form(call, negotiate::watch_form(call.accept())?)
+pub(crate) fn watch(call: &Call<'_>, resource: &Resource) -> Result<Form, Status> {
+    form(call, negotiate::watch_answer(call.accept(), resource)?)
 }
 
-fn form(call: &Call<'_>, form: AnswerForm) -> Result<Form, Status> {
-    Ok(match form {
-        AnswerForm::Object => Form::Plain,
-        AnswerForm::Partial(version) => Form::Partial(version),
+fn form(call: &Call<'_>, answer: Answer) -> Result<Form, Status> {
+    let view = match answer.form {
+        AnswerForm::Object => View::Plain,
+        AnswerForm::Partial(version) => View::Partial(version),
         AnswerForm::Table(version) => {
             let include = IncludeObject::parse(&call.info.query_value("includeObject").unwrap_or_default())?;
-            Form::Table(TableFormat { version, include, now: clock::unix_now() })
+            View::Table(TableFormat { version, include, now: clock::unix_now() })
         }
-    })
+    };
+    Ok(Form { view, format: answer.format })
 }
 
 impl Call<'_> {

@@ -9,7 +9,7 @@ use crate::{errors, registry::Object, server::Call};
 
 /// One object.
 pub(crate) async fn get(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
-    let form = negotiation::one(call)?;
+    let form = negotiation::one(call, resource)?;
     // Reads are always of the newest state, which is at least any version there is.
     let current = call.registry.store().revision();
     let wanted = call.info.list_options()?.revision()?;

@@ -5,6 +5,7 @@ use apiserver_machinery::{
     Resource, age,
     object::{items, metadata_mut, set, text},
     options::{WriteOptions, WriteVerb},
+    schema::authentication,
 };
 use http::{Response, StatusCode};
 use serde_json::{Map, Value, json};
@@ -17,16 +18,16 @@ use crate::{clock, server::Call};
 /// # Errors
 /// 400 for what cannot be read or asks nothing, and those of the store.
 pub(crate) async fn create(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
-    negotiation::one(call)?;
+    let form = negotiation::one(call, resource)?;
     let options = WriteOptions::parse(WriteVerb::Create, call.info.query)?;
     let (mut review, warnings) = content::object(call, resource, options.field_validation)?;
-    let status = match resource.kind {
-        "TokenReview" => token(call, &review).await?,
-        _ => json!({"userInfo": user(&call.user)}),
+    let (message, status) = match resource.kind {
+        "TokenReview" => (&authentication::TOKEN_REVIEW_ANSWER, token(call, &review).await?),
+        _ => (&authentication::SELF_SUBJECT_REVIEW_ANSWER, json!({"userInfo": user(&call.user)})),
     };
     metadata_mut(&mut review).insert("creationTimestamp".into(), json!(age::rfc3339(clock::unix_now())));
     set(&mut review, "status", status);
-    let mut response = respond::json(StatusCode::CREATED, &review);
+    let mut response = respond::value(StatusCode::CREATED, form.format, message, &review);
     content::warn(&mut response, &warnings);
     Ok(response)
 }

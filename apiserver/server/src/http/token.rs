@@ -8,6 +8,7 @@ use apiserver_machinery::{
     age, builtin,
     object::{get, items, metadata_mut, name, set, text},
     options::{WriteOptions, WriteVerb},
+    schema::authentication,
 };
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
@@ -34,8 +35,8 @@ const LIFE_MAX: i64 = 1 << 32;
 /// # Errors
 /// 404 without the account, the bound secret, or a key to sign with; 400, 409 and 422 for what is asked.
 pub(crate) async fn create(call: &Call<'_>) -> Result<Response<Body>, Status> {
-    negotiation::one(call)?;
     let resource = &builtin::TOKEN_REQUESTS;
+    let form = negotiation::one(call, resource)?;
     let options = WriteOptions::parse(WriteVerb::Create, call.info.query)?;
     let (mut request, warnings) = content::object(call, resource, options.field_validation)?;
     let Some(key) = &call.server.options().token_key else { return Err(Status::no_such_resource()) };
@@ -74,7 +75,8 @@ pub(crate) async fn create(call: &Call<'_>) -> Result<Response<Body>, Status> {
     let bound = get(&request, &["spec", "boundObjectRef"]).cloned().unwrap_or_default();
     set(&mut request, "spec", json!({"audiences": audiences, "expirationSeconds": life, "boundObjectRef": bound}));
     set(&mut request, "status", json!({"expirationTimestamp": age::rfc3339(expires), "token": token}));
-    let mut response = respond::json(StatusCode::CREATED, &request);
+    let message = &authentication::TOKEN_REQUEST_ANSWER;
+    let mut response = respond::value(StatusCode::CREATED, form.format, message, &request);
     content::warn(&mut response, &warnings);
     Ok(response)
 }

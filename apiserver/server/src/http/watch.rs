@@ -10,7 +10,7 @@ use http::Response;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::{body::Body, form::Form, negotiation, respond};
+use super::{body::Body, form::Form, negotiation};
 use crate::{
     errors,
     registry::{WatchEvent, WatchOptions, WatchStart, WatchStream},
@@ -29,7 +29,7 @@ const CHUNK: usize = 64 * 1024;
 
 /// A stream of events. What goes wrong behind the checks of the options is an ERROR event, as upstream does it.
 pub(crate) async fn watch(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
-    let form = negotiation::watch(call)?;
+    let form = negotiation::watch(call, resource)?;
     let mut options = ListOptions::parse(resource, &call.info.list_options()?)?;
     if !call.info.name.is_empty() && options.selector.fields.exact_name().is_none() {
         // The old form `/api/v1/watch/.../<name>`.
@@ -67,10 +67,14 @@ pub(crate) async fn watch(call: &Call<'_>, resource: &'static Resource) -> Resul
         Ok(events) => Body::stream(stream::unfold(Frames { events: Some(events), ..frames }, |mut f| async move {
             f.next().await.map(|bytes| (bytes, f))
         })),
-        Err(status) => Body::stream(stream::iter([error_frame(&status)])),
+        Err(status) => {
+            let mut out = Vec::new();
+            form.write_error(&mut out, &status);
+            Body::stream(stream::iter([Bytes::from(out)]))
+        }
     };
     let mut response = Response::new(body);
-    response.headers_mut().insert(http::header::CONTENT_TYPE, respond::JSON);
+    response.headers_mut().insert(http::header::CONTENT_TYPE, form.stream_type());
     Ok(response)
 }
 
@@ -157,7 +161,7 @@ impl Frames {
             Some(Err(status)) => {
                 // Whoever was too slow to read would not read this either: his stream just ends, as upstream's does.
                 if status.reason != Some(Reason::ServiceUnavailable) {
-                    out.extend_from_slice(&error_frame(&status));
+                    self.form.write_error(out, &status);
                 }
                 self.events = None;
             }
@@ -175,35 +179,16 @@ impl Frames {
     }
 
     fn object(&mut self, kind: &str, object: &crate::registry::Object, out: &mut Vec<u8>) {
-        let before = out.len();
-        begin(kind, out);
         if self.seen > 0 {
             self.seen = self.seen.max(object.revision());
         }
-        if let Err(status) = self.form.write_one(out, object, std::mem::take(&mut self.columns)) {
-            out.truncate(before);
-            out.extend_from_slice(&error_frame(&status));
+        if let Err(status) = self.form.write_event(out, kind, object, std::mem::take(&mut self.columns)) {
+            self.form.write_error(out, &status);
             self.events = None;
-            return;
         }
-        out.extend_from_slice(b"}\n");
     }
 
     fn bookmark(&mut self, revision: u64, initial_end: bool, out: &mut Vec<u8>) {
-        begin("BOOKMARK", out);
         self.form.write_bookmark(out, self.resource, revision, initial_end, std::mem::take(&mut self.columns));
-        out.extend_from_slice(b"}\n");
     }
-}
-
-fn begin(kind: &str, out: &mut Vec<u8>) {
-    out.extend_from_slice(format!("{{\"type\":\"{kind}\",\"object\":").as_bytes());
-}
-
-fn error_frame(status: &Status) -> Bytes {
-    let mut out = Vec::new();
-    begin("ERROR", &mut out);
-    out.extend_from_slice(&status.to_json());
-    out.extend_from_slice(b"}\n");
-    out.into()
 }

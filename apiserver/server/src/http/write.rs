@@ -6,6 +6,7 @@ use apiserver_machinery::{
     negotiate::PatchType,
     options::{DeleteOptions, ListOptions, WriteVerb},
     patch::Patch,
+    schema::meta,
 };
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
@@ -19,7 +20,7 @@ use crate::{
 
 /// POST of an object to its collection.
 pub(crate) async fn create(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
-    let form = negotiation::one(call)?;
+    let form = negotiation::one(call, resource)?;
     let options = content::write_options(call, WriteVerb::Create)?;
     let (mut object, warnings) = content::object(call, resource, options.field_validation)?;
     admission::create(&call.user, resource, &mut object)?;
@@ -29,7 +30,7 @@ pub(crate) async fn create(call: &Call<'_>, resource: &'static Resource) -> Resu
 
 /// PUT of an object or of a subresource.
 pub(crate) async fn update(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
-    let form = negotiation::one(call)?;
+    let form = negotiation::one(call, resource)?;
     let write = content::write_options(call, WriteVerb::Update)?;
     let (new, warnings) = content::object(call, resource, write.field_validation)?;
     let options = UpdateOptions {
@@ -50,7 +51,7 @@ pub(crate) async fn update(call: &Call<'_>, resource: &'static Resource) -> Resu
 
 /// PATCH of an object or of a subresource.
 pub(crate) async fn patch(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
-    let form = negotiation::one(call)?;
+    let form = negotiation::one(call, resource)?;
     let kind = content::patch_type(call, resource)?;
     if kind == PatchType::Apply {
         return apply::apply(call, resource, form).await;
@@ -80,7 +81,7 @@ pub(crate) async fn patch(call: &Call<'_>, resource: &'static Resource) -> Resul
 
 /// DELETE of an object: a Status when it is gone, the object when finalizers hold it.
 pub(crate) async fn delete(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
-    let form = negotiation::one(call)?;
+    let form = negotiation::one(call, resource)?;
     let options = delete_options(call, resource)?;
     let key = call.key()?;
     admission::delete_named(resource, &key)?;
@@ -90,7 +91,7 @@ pub(crate) async fn delete(call: &Call<'_>, resource: &'static Resource) -> Resu
     }
     match call.registry.delete(resource, &key, &options).await? {
         Deleted::Terminating(object) => form.one(StatusCode::OK, &object, false),
-        Deleted::Gone(object) => Ok(respond::json(StatusCode::OK, &success(&object)?)),
+        Deleted::Gone(object) => Ok(respond::value(StatusCode::OK, form.format, &meta::STATUS, &success(&object)?)),
     }
 }
 

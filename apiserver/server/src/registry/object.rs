@@ -123,6 +123,12 @@ impl Object {
         Ok(value)
     }
 
+    /// The same; bytes that are no object at all cannot be shown, and their place is shown instead, so that a list stays a
+    /// list.
+    pub(crate) fn shown(&self) -> Value {
+        self.value().unwrap_or_else(|_| json!({"metadata": {"name": self.name(), "namespace": self.namespace()}}))
+    }
+
     /// Whether a selector selects it. Parses the object unless the selector is empty.
     ///
     /// # Errors
@@ -200,9 +206,7 @@ impl Object {
     }
 
     fn write_parsed(&self, out: &mut Vec<u8>, typed: bool) {
-        // Bytes that are no object at all cannot be shown; their place is shown instead, so that a list stays a list.
-        let mut value =
-            self.value().unwrap_or_else(|_| json!({"metadata": {"name": self.name(), "namespace": self.namespace()}}));
+        let mut value = self.shown();
         if let (false, Some(fields)) = (typed, value.as_object_mut()) {
             fields.remove("kind");
             fields.remove("apiVersion");

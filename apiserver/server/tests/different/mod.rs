@@ -51,8 +51,6 @@ pub const DIFFERENT: &[(&str, &str)] = &[
     ("create-wrong-type", "names the entry of the map"),
     ("create-unknown-strict", "the recorded body has lost the order of its keys"),
     ("unknown-path", "a Status instead of a list of paths"),
-    ("accept-yaml", "objects are not answered as YAML"),
-    ("accept-table-v2", "lists what we do answer with: JSON"),
     ("pom-on-list", "the kind of the list instead of a Go type"),
     ("update-bad-uid", "without the store's own words and the key"),
     ("update-bad-rv", "400 instead of 500 for a fault of the client"),
