@@ -195,13 +195,23 @@ impl<'d> Session<'d> {
         let colour = ["get", "cm", "r-settings", "-o", "jsonpath={.data.colour}"];
         self.helm(chart, &["install", "r", "."], &["STATUS: deployed"]);
         self.helm(chart, &["list"], &["settings-0.1.0", "deployed"]);
+        self.helm(chart, &["status", "r"], &["STATUS: deployed", "REVISION: 1"]);
         self.helm(chart, &["upgrade", "r", ".", "--set", "colour=blue"], &["has been upgraded"]);
         self.kubectl(&colour, "", &["blue"]);
         self.helm(chart, &["history", "r"], &["superseded", "Upgrade complete"]);
         self.helm(chart, &["rollback", "r", "1"], &["Rollback was a success"]);
         self.kubectl(&colour, "", &["red"]);
         self.helm(chart, &["get", "manifest", "r"], &["kind: Secret"]);
+        self.helm(
+            chart,
+            &["upgrade", "--install", "r", ".", "--set", "colour=green", "--wait"],
+            &["has been upgraded"],
+        );
+        self.kubectl(&colour, "", &["green"]);
         self.helm(chart, &["uninstall", "r"], &["uninstalled"]);
+        self.helm(chart, &["install", "n", ".", "-n", "new", "--create-namespace"], &["STATUS: deployed"]);
+        self.helm(chart, &["uninstall", "n", "-n", "new"], &["uninstalled"]);
+        self.helm(chart, &["template", "t", ".", "--validate"], &["name: 't-settings'"]);
         self.kubectl(&["wait", "--for=delete", "cm/r-settings", "secret/r-key", "--timeout=60s"], "", &[]);
     }
 }

@@ -2,6 +2,7 @@
 //! costs every build a link.
 
 mod clients;
+mod commands;
 mod common;
 mod controllers;
 mod durability;

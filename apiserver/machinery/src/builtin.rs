@@ -5,6 +5,7 @@ mod config_map;
 mod event;
 mod flowcontrol;
 mod lease;
+mod limit_range;
 mod logical_cluster;
 mod namespace;
 mod resource_quota;
@@ -20,9 +21,10 @@ use crate::resource::{ErrorList, Resource};
 
 const VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 
-static ALL: [Resource; 11] = [
+static ALL: [Resource; 12] = [
     config_map::CONFIG_MAPS,
     event::EVENTS,
+    limit_range::LIMIT_RANGES,
     namespace::NAMESPACES,
     resource_quota::RESOURCE_QUOTAS,
     secret::SECRETS,

@@ -157,7 +157,7 @@ fn group(name: &str, versions: &[(&str, Vec<&Resource>)]) -> Value {
 }
 
 /// A subresource that is only created, with a kind of its own, if the resource has one.
-fn action(resource: &Resource) -> Option<(&'static str, &'static Resource)> {
+pub(crate) fn action(resource: &Resource) -> Option<(&'static str, &'static Resource)> {
     let has_tokens = resource.group.is_empty() && resource.plural == "serviceaccounts";
     has_tokens.then_some(("token", &builtin::TOKEN_REQUESTS))
 }
@@ -273,7 +273,8 @@ mod tests {
                 "flowcontrol.apiserver.k8s.io",
                 "core.kcp.io",
                 "tenancy.kcp.io",
-                "authentication.k8s.io"
+                "authentication.k8s.io",
+                "authorization.k8s.io"
             ]
         );
         let group = read(d.group("tenancy.kcp.io").unwrap());

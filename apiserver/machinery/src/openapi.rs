@@ -56,7 +56,7 @@ impl OpenApi {
 
 /// The documents of the built-in resources.
 pub fn builtin() -> &'static OpenApi {
-    static BUILTIN: LazyLock<OpenApi> = LazyLock::new(|| OpenApi::new(builtin::all()));
+    static BUILTIN: LazyLock<OpenApi> = LazyLock::new(|| OpenApi::new(builtin::all().iter().chain(builtin::reviews())));
     &BUILTIN
 }
 
@@ -161,13 +161,42 @@ mod tests {
         assert!(document["components"]["schemas"]["io.kcp.tenancy.v1alpha1.Workspace"].is_object());
     }
 
+    /// What is only asked and answered has one operation, and no list.
+    #[test]
+    fn reviews() {
+        let v2 = read(&super::builtin().v2().json);
+        for review in builtin::reviews() {
+            let document = read(super::builtin().document(&place(review)).unwrap());
+            let gvk = group_version_kind(review);
+            let of = |document: &Value| {
+                let operations: Vec<String> = document["paths"]
+                    .as_object()
+                    .unwrap()
+                    .values()
+                    .flat_map(|path| path.as_object().unwrap())
+                    .filter(|(_, operation)| operation["x-kubernetes-group-version-kind"] == gvk)
+                    .map(|(method, _)| method.clone())
+                    .collect();
+                operations
+            };
+            assert_eq!((of(&document), of(&v2)), (vec!["post".to_owned()], vec!["post".to_owned()]), "{}", review.kind);
+            let schemas = &document["components"]["schemas"];
+            assert!(schemas[schemas::name(review)]["properties"]["status"].is_object(), "{}", review.kind);
+            assert!(schemas[format!("{}List", schemas::name(review))].is_null());
+        }
+        let core = read(super::builtin().document("api/v1").unwrap());
+        let token = &core["paths"]["/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"]["post"];
+        assert_eq!(token["x-kubernetes-group-version-kind"]["kind"], "TokenRequest");
+        assert!(core["components"]["schemas"]["io.k8s.api.authentication.v1.TokenRequest"].is_object());
+    }
+
     #[test]
     fn the_index_carries_prefix_and_hash() {
         let hash = &super::builtin().document("api/v1").unwrap().hash;
         let index = read(&super::builtin().index("/clusters/root"));
         let url = format!("/clusters/root/openapi/v3/api/v1?hash={hash}");
         assert_eq!(index["paths"]["api/v1"]["serverRelativeURL"], url);
-        assert_eq!(index["paths"].as_object().unwrap().len(), 5);
+        assert_eq!(index["paths"].as_object().unwrap().len(), 7);
     }
 
     #[test]

@@ -83,10 +83,11 @@ fn undecodable(why: &str) -> Status {
     Status::bad_request(format!("error decoding patch: {why}"))
 }
 
-/// 422 with upstream's words, which do not say why; the cause does.
-fn inapplicable(why: impl Into<String>) -> Status {
+/// 422 with upstream's words, which do not say why; the cause does. `part` is that of the patch which is wrong: kubectl
+/// shows it in front of the reason.
+fn inapplicable(part: impl Into<String>, why: impl Into<String>) -> Status {
     let message = "the server rejected our request due to an error in our request";
-    let cause = Cause { message: why.into(), ..Cause::default() };
+    let cause = Cause { field: part.into(), message: why.into(), ..Cause::default() };
     let details = Details { causes: vec![cause], ..Details::default() };
     Status { details: Some(Box::new(details)), ..Status::new(Reason::Invalid, message) }
 }

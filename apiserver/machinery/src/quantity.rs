@@ -53,6 +53,11 @@ impl Quantity {
         self.nano % NANO == 0
     }
 
+    /// Whether it is more than the other.
+    pub fn exceeds(&self, other: &Self) -> bool {
+        self.nano > other.nano
+    }
+
     /// The next whole number, at least 0.
     pub fn ceil(&self) -> u64 {
         let up = self.nano / NANO + i128::from(self.nano > 0 && !self.is_whole());

@@ -5,6 +5,7 @@
 //! protobuf form and number their fields 0. Tables are constants: nothing is built at start.
 
 pub mod authentication;
+pub mod authorization;
 pub mod coordination;
 pub mod core;
 pub mod flowcontrol;

@@ -3,19 +3,58 @@
 use super::{columns, prepare_nothing, validate_nothing};
 use crate::{
     resource::{NameRule, Resource, Scope},
-    schema::{Message, authentication},
+    schema::{Message, authentication, authorization},
 };
 
-const GROUP: &str = "authentication.k8s.io";
+const AUTHENTICATION: &str = "authentication.k8s.io";
+const AUTHORIZATION: &str = "authorization.k8s.io";
 
-static REVIEWS: [Resource; 2] = [
-    review("selfsubjectreviews", "selfsubjectreview", "SelfSubjectReview", &authentication::SELF_SUBJECT_REVIEW),
-    review("tokenreviews", "tokenreview", "TokenReview", &authentication::TOKEN_REVIEW),
+static REVIEWS: [Resource; 6] = [
+    review(
+        AUTHENTICATION,
+        ["selfsubjectreviews", "selfsubjectreview", "SelfSubjectReview"],
+        &authentication::SELF_SUBJECT_REVIEW,
+        Scope::Cluster,
+    ),
+    review(
+        AUTHENTICATION,
+        ["tokenreviews", "tokenreview", "TokenReview"],
+        &authentication::TOKEN_REVIEW,
+        Scope::Cluster,
+    ),
+    review(
+        AUTHORIZATION,
+        ["localsubjectaccessreviews", "localsubjectaccessreview", "LocalSubjectAccessReview"],
+        &authorization::SUBJECT_ACCESS_REVIEW,
+        Scope::Namespaced,
+    ),
+    review(
+        AUTHORIZATION,
+        ["selfsubjectaccessreviews", "selfsubjectaccessreview", "SelfSubjectAccessReview"],
+        &authorization::SELF_SUBJECT_ACCESS_REVIEW,
+        Scope::Cluster,
+    ),
+    review(
+        AUTHORIZATION,
+        ["selfsubjectrulesreviews", "selfsubjectrulesreview", "SelfSubjectRulesReview"],
+        &authorization::SELF_SUBJECT_RULES_REVIEW,
+        Scope::Cluster,
+    ),
+    review(
+        AUTHORIZATION,
+        ["subjectaccessreviews", "subjectaccessreview", "SubjectAccessReview"],
+        &authorization::SUBJECT_ACCESS_REVIEW,
+        Scope::Cluster,
+    ),
 ];
 
 /// The body of `serviceaccounts/token`. It has no path of its own.
-pub static TOKEN_REQUESTS: Resource =
-    review("tokenrequests", "tokenrequest", "TokenRequest", &authentication::TOKEN_REQUEST);
+pub static TOKEN_REQUESTS: Resource = review(
+    AUTHENTICATION,
+    ["tokenrequests", "tokenrequest", "TokenRequest"],
+    &authentication::TOKEN_REQUEST,
+    Scope::Cluster,
+);
 
 /// The kinds that are only created, and answered with what was asked.
 pub fn reviews() -> &'static [Resource] {
@@ -23,20 +62,20 @@ pub fn reviews() -> &'static [Resource] {
 }
 
 const fn review(
-    plural: &'static str,
-    singular: &'static str,
-    kind: &'static str,
+    group: &'static str,
+    [plural, singular, kind]: [&'static str; 3],
     schema: &'static Message,
+    scope: Scope,
 ) -> Resource {
     Resource {
-        group: GROUP,
+        group,
         version: "v1",
         plural,
         singular,
         kind,
         short_names: &[],
         categories: &[],
-        scope: Scope::Cluster,
+        scope,
         columns: &[columns::NAME],
         verbs: &["create"],
         subresources: &[],

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{group_version_kind, schemas};
-use crate::{negotiate, resource::Resource};
+use crate::{discovery, negotiate, object::set, resource::Resource};
 
 /// Adds all paths of `resource`; `base` is for example `/api/v1`.
 pub(super) fn add(resource: &Resource, base: &str, paths: &mut Map<String, Value>) {
@@ -13,7 +13,7 @@ pub(super) fn add(resource: &Resource, base: &str, paths: &mut Map<String, Value
     } else {
         format!("{base}/{plural}")
     };
-    if resource.is_namespaced() {
+    if resource.is_namespaced() && resource.has_verb("list") {
         let list = operation(resource, "list", "get", "ForAllNamespaces");
         paths.insert(format!("{base}/{plural}"), json!({ "get": list }));
     }
@@ -21,6 +21,16 @@ pub(super) fn add(resource: &Resource, base: &str, paths: &mut Map<String, Value
     let of_collection = [("list", "get"), ("create", "post"), ("deletecollection", "delete")];
     let of_item = [("get", "get"), ("update", "put"), ("patch", "patch"), ("delete", "delete")];
     paths.insert(collection, path(resource, &of_collection, "", false));
+    if !resource.has_verb("get") {
+        return;
+    }
+    if let Some((sub, of)) = discovery::action(resource) {
+        let mut action = path(of, &[("create", "post")], "", true);
+        set(&mut action, "parameters", json!([path_parameter("name"), path_parameter("namespace")]));
+        let id = format!("create{}Namespaced{}{}", id_of_group(resource), resource.kind, capitalised(sub));
+        action.get_mut("post").into_iter().for_each(|post| set(post, "operationId", id.as_str()));
+        paths.insert(format!("{item}/{sub}"), action);
+    }
     paths.insert(item.clone(), path(resource, &of_item, "", true));
     for sub in resource.subresources {
         let verbs: &[_] = if *sub == "finalize" {
@@ -132,7 +142,7 @@ fn operation(resource: &Resource, verb: &str, method: &str, suffix: &str) -> Val
         _ => None,
     };
     if let Some(body) = body {
-        crate::object::set(&mut operation, "requestBody", json!({"content": body, "required": true}));
+        set(&mut operation, "requestBody", json!({"content": body, "required": true}));
     }
     operation
 }

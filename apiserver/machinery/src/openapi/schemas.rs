@@ -5,8 +5,12 @@
 
 use k8s_openapi::{
     api::{
+        authentication::v1::{SelfSubjectReview, TokenRequest, TokenReview},
+        authorization::v1::{
+            LocalSubjectAccessReview, SelfSubjectAccessReview, SelfSubjectRulesReview, SubjectAccessReview,
+        },
         coordination::v1::Lease,
-        core::v1::{ConfigMap, Event, Namespace, ResourceQuota, Secret, ServiceAccount},
+        core::v1::{ConfigMap, Event, LimitRange, Namespace, ResourceQuota, Secret, ServiceAccount},
         flowcontrol::v1::{FlowSchema, PriorityLevelConfiguration},
     },
     apimachinery::pkg::apis::meta::v1::{DeleteOptions, ListMeta, ObjectMeta, Status},
@@ -16,7 +20,7 @@ use serde_json::{Map, Value, json};
 
 use super::group_version_kind;
 use crate::{
-    object,
+    discovery, object,
     resource::Resource,
     schema::{Field, Merge, Message, Shape, Type, meta},
 };
@@ -32,10 +36,18 @@ type Generate = fn(&mut SchemaGenerator) -> Schema;
 const TYPES: &[(&str, &str, Generate)] = &[
     ("", "ConfigMap", |g| g.subschema_for::<ConfigMap>()),
     ("", "Event", |g| g.subschema_for::<Event>()),
+    ("", "LimitRange", |g| g.subschema_for::<LimitRange>()),
     ("", "Namespace", |g| g.subschema_for::<Namespace>()),
     ("", "ResourceQuota", |g| g.subschema_for::<ResourceQuota>()),
     ("", "Secret", |g| g.subschema_for::<Secret>()),
     ("", "ServiceAccount", |g| g.subschema_for::<ServiceAccount>()),
+    ("authentication.k8s.io", "SelfSubjectReview", |g| g.subschema_for::<SelfSubjectReview>()),
+    ("authentication.k8s.io", "TokenRequest", |g| g.subschema_for::<TokenRequest>()),
+    ("authentication.k8s.io", "TokenReview", |g| g.subschema_for::<TokenReview>()),
+    ("authorization.k8s.io", "LocalSubjectAccessReview", |g| g.subschema_for::<LocalSubjectAccessReview>()),
+    ("authorization.k8s.io", "SelfSubjectAccessReview", |g| g.subschema_for::<SelfSubjectAccessReview>()),
+    ("authorization.k8s.io", "SelfSubjectRulesReview", |g| g.subschema_for::<SelfSubjectRulesReview>()),
+    ("authorization.k8s.io", "SubjectAccessReview", |g| g.subschema_for::<SubjectAccessReview>()),
     ("coordination.k8s.io", "Lease", |g| g.subschema_for::<Lease>()),
     ("flowcontrol.apiserver.k8s.io", "FlowSchema", |g| g.subschema_for::<FlowSchema>()),
     ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration", |g| g.subschema_for::<PriorityLevelConfiguration>()),
@@ -73,6 +85,8 @@ pub(super) fn all(resources: &[&Resource]) -> Map<String, Value> {
     ] {
         meta(&mut generator);
     }
+    let actions = resources.iter().filter_map(|r| discovery::action(r)).map(|(_, of)| of);
+    let resources: Vec<&Resource> = resources.iter().copied().chain(actions).collect();
     for (group, kind, generate) in TYPES {
         if resources.iter().any(|r| r.group == *group && r.kind == *kind) {
             generate(&mut generator);
@@ -81,7 +95,7 @@ pub(super) fn all(resources: &[&Resource]) -> Map<String, Value> {
     // As they are: v2 and v3 write references that have a text of their own in different ways.
     let mut schemas = generator.take_definitions(false);
     mark(&mut schemas, &format!("{META}ObjectMeta"), &meta::OBJECT_META);
-    for resource in resources {
+    for resource in &resources {
         add(resource, &mut schemas);
     }
     // Options are sent to every group.
@@ -100,7 +114,7 @@ pub(super) fn all(resources: &[&Resource]) -> Map<String, Value> {
     schemas
 }
 
-/// Adds a kind and the list of it.
+/// Adds a kind and, if there is one, the list of it.
 fn add(resource: &Resource, schemas: &mut Map<String, Value>) {
     let name = name(resource);
     let mut schema = schemas.remove(&name).unwrap_or_else(|| message(resource.schema));
@@ -111,6 +125,11 @@ fn add(resource: &Resource, schemas: &mut Map<String, Value>) {
         if required.is_empty() {
             drop(schema.as_object_mut().and_then(|members| members.remove("required")));
         }
+    }
+    schemas.insert(name.clone(), schema);
+    mark(schemas, &name, resource.schema);
+    if !resource.has_verb("list") {
+        return;
     }
     let text = |name: &str| json!({"type": "string", "description": format!("{name} of this list.")});
     let list = json!({
@@ -125,9 +144,7 @@ fn add(resource: &Resource, schemas: &mut Map<String, Value>) {
         "x-kubernetes-group-version-kind":
             [{"group": resource.group, "version": resource.version, "kind": resource.list_kind()}],
     });
-    schemas.insert(name.clone(), schema);
     schemas.insert(format!("{name}List"), list);
-    mark(schemas, &name, resource.schema);
 }
 
 /// Adds to the schema of a struct, and to those of the structs in it, how its lists and maps are merged.

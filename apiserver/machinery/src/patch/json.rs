@@ -32,7 +32,7 @@ pub(super) fn parse(value: Value) -> Result<Patch, Status> {
 pub(super) fn apply(patch: &Patch, document: &mut Value) -> Result<(), Status> {
     let mut budget = Budget::default();
     for (i, operation) in patch.iter().enumerate() {
-        let fails = |why: String| inapplicable(format!("operation {i}: {why}"));
+        let fails = |why: String| inapplicable(format!("operations[{i}]"), why);
         budget.spend(operation, document).map_err(fails)?;
         json_patch::patch(document, std::slice::from_ref(operation)).map_err(|e| fails(e.kind.to_string()))?;
     }

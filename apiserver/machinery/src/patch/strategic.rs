@@ -19,7 +19,7 @@ const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
 pub(super) fn apply(message: &Message, patch: &Map<String, Value>, document: &mut Value) -> Result<(), Status> {
     match document {
         Value::Object(members) => merge_map(Some(message), members, patch),
-        _ => Err(inapplicable("the document is no object")),
+        _ => Err(inapplicable("patch", "the document is no object")),
     }
 }
 
@@ -160,7 +160,10 @@ fn merge_items(
     }
     for item in patch {
         let (Some(members), Some(id)) = (item.as_object(), item.get(key)) else {
-            return Err(inapplicable(format!("an item of a list does not contain the declared merge key {key}")));
+            return Err(inapplicable(
+                "patch",
+                format!("an item of a list does not contain the declared merge key {key}"),
+            ));
         };
         if members.get(PATCH).is_some_and(|p| p == "delete") {
             merged.retain(|m| m.get(key) != Some(id));

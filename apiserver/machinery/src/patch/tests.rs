@@ -32,7 +32,7 @@ fn json_patches() {
         let status = apply(refused).unwrap_err();
         assert_eq!(status.code, 422);
         assert_eq!(status.message, "the server rejected our request due to an error in our request");
-        assert!(status.details.unwrap().causes[0].message.starts_with("operation "));
+        assert!(status.details.unwrap().causes[0].field.starts_with("operations["));
     }
     for undecodable in [json!({"a": 1}), json!([{"op": "odd", "path": "/a"}]), json!([1])] {
         let status = apply(undecodable).unwrap_err();

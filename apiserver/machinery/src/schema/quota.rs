@@ -1,4 +1,4 @@
-//! ResourceQuota of `core/v1`.
+//! ResourceQuota and LimitRange of `core/v1`.
 
 use super::{API_VERSION, Field, KIND, METADATA, Message, Type, message, text, texts};
 
@@ -32,4 +32,23 @@ static SCOPE_SELECTOR: Message =
 static SCOPE_REQUIREMENT: Message = Message {
     name: "ScopedResourceSelectorRequirement",
     fields: &[text(1, "scopeName"), text(2, "operator"), texts(3, "values")],
+};
+
+/// `LimitRange`.
+pub static LIMIT_RANGE: Message =
+    Message { name: "LimitRange", fields: &[KIND, API_VERSION, METADATA, message(2, "spec", &LIMIT_RANGE_SPEC)] };
+
+static LIMIT_RANGE_SPEC: Message =
+    Message { name: "LimitRangeSpec", fields: &[message(1, "limits", &LIMIT_RANGE_ITEM).list()] };
+
+static LIMIT_RANGE_ITEM: Message = Message {
+    name: "LimitRangeItem",
+    fields: &[
+        text(1, "type"),
+        quantities(2, "max"),
+        quantities(3, "min"),
+        quantities(4, "default"),
+        quantities(5, "defaultRequest"),
+        quantities(6, "maxLimitRequestRatio"),
+    ],
 };

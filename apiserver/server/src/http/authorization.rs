@@ -25,7 +25,7 @@ pub(crate) enum Place {
 /// Whether `user` may do what `info` says.
 ///
 /// `system:masters` may everything; `system:kcp:admin` everything inside an open logical cluster; whoever is
-/// authenticated may read discovery there, and ask who it is; health and version are for everybody (api-server.md 1).
+/// authenticated may read discovery there, and ask who it is and what it may; health and version are for everybody (api-server.md 1).
 ///
 /// # Errors
 /// 403 with upstream's text.
@@ -39,7 +39,7 @@ pub(crate) fn authorize(user: &UserInfo, place: Place, info: &RequestInfo<'_>) -
             && !matches!(place, Place::Closed | Place::Shard)
             && user.in_group(GROUP_AUTHENTICATED)
             && is_discovery(&info.path))
-        || (place == Place::Cluster && user.in_group(GROUP_AUTHENTICATED) && asks_who_it_is(info));
+        || (place == Place::Cluster && user.in_group(GROUP_AUTHENTICATED) && asks_about_itself(info));
     if allowed {
         return Ok(());
     }
@@ -55,9 +55,16 @@ fn is_public(path: &str) -> bool {
     ["/healthz", "/livez", "/readyz", "/version"].iter().any(|p| below(path, p))
 }
 
-/// A SelfSubjectReview.
-fn asks_who_it_is(info: &RequestInfo<'_>) -> bool {
-    info.verb == Verb::Create && info.api_group == "authentication.k8s.io" && info.resource == "selfsubjectreviews"
+/// A SelfSubjectReview, SelfSubjectAccessReview or SelfSubjectRulesReview.
+fn asks_about_itself(info: &RequestInfo<'_>) -> bool {
+    info.verb == Verb::Create
+        && match &*info.api_group {
+            "authentication.k8s.io" => info.resource == "selfsubjectreviews",
+            "authorization.k8s.io" => {
+                ["selfsubjectaccessreviews", "selfsubjectrulesreviews"].contains(&&*info.resource)
+            }
+            _ => false,
+        }
 }
 
 fn is_discovery(path: &str) -> bool {

@@ -1,5 +1,6 @@
 //! Handlers: from a parsed request to an answer.
 
+mod access;
 pub(crate) mod accounts;
 mod admission;
 mod apply;

@@ -1,16 +1,16 @@
-//! Kinds that are asked and answered: TokenReview and SelfSubjectReview (api-server.md 5.13).
+//! Kinds that are asked and answered: who is it, and may he (api-server.md 5.13).
 
 use apiserver_api::{Status, UserInfo};
 use apiserver_machinery::{
     Resource, age,
     object::{items, metadata_mut, set, text},
     options::{WriteOptions, WriteVerb},
-    schema::authentication,
+    schema::{authentication, authorization},
 };
 use http::{Response, StatusCode};
 use serde_json::{Map, Value, json};
 
-use super::{accounts, body::Body, content, negotiation, respond};
+use super::{access, accounts, body::Body, content, negotiation, respond};
 use crate::{clock, server::Call};
 
 /// Answers a review.
@@ -23,6 +23,18 @@ pub(crate) async fn create(call: &Call<'_>, resource: &'static Resource) -> Resu
     let (mut review, warnings) = content::object(call, resource, options.field_validation)?;
     let (message, status) = match resource.kind {
         "TokenReview" => (&authentication::TOKEN_REVIEW_ANSWER, token(call, &review).await?),
+        "SelfSubjectAccessReview" => {
+            (&authorization::SELF_SUBJECT_ACCESS_REVIEW_ANSWER, access::review(call, resource, &review)?)
+        }
+        "SelfSubjectRulesReview" => {
+            if text(&review, &["spec", "namespace"]).is_empty() {
+                return Err(Status::bad_request("no namespace on request"));
+            }
+            (&authorization::SELF_SUBJECT_RULES_REVIEW_ANSWER, access::rules(&call.user))
+        }
+        "SubjectAccessReview" | "LocalSubjectAccessReview" => {
+            (&authorization::SUBJECT_ACCESS_REVIEW_ANSWER, access::review(call, resource, &review)?)
+        }
         _ => (&authentication::SELF_SUBJECT_REVIEW_ANSWER, json!({"userInfo": user(&call.user)})),
     };
     metadata_mut(&mut review).insert("creationTimestamp".into(), json!(age::rfc3339(clock::unix_now())));

@@ -3,13 +3,13 @@
 use apiserver_api::{ClusterName, Status, status::Details};
 use apiserver_machinery::{
     Resource,
-    negotiate::PatchType,
+    negotiate::{BodyFormat, PatchType},
     options::{DeleteOptions, ListOptions, WriteVerb},
     patch::Patch,
     schema::meta,
 };
 use http::{Response, StatusCode};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{admission, apply, body::Body, content, form::Form, negotiation, respond};
 use crate::{
@@ -91,7 +91,7 @@ pub(crate) async fn delete(call: &Call<'_>, resource: &'static Resource) -> Resu
     }
     match call.registry.delete(resource, &key, &options).await? {
         Deleted::Terminating(object) => form.one(StatusCode::OK, &object, false),
-        Deleted::Gone(object) => Ok(respond::value(StatusCode::OK, form.format, &meta::STATUS, &success(&object)?)),
+        Deleted::Gone(object) => success(form, &object),
     }
 }
 
@@ -127,8 +127,8 @@ pub(super) fn subresource(call: &Call<'_>, resource: &Resource) -> &'static str 
     resource.subresources.iter().find(|s| **s == call.info.subresource).copied().unwrap_or_default()
 }
 
-/// The Status that answers a delete.
-fn success(object: &Object) -> Result<Value, Status> {
+/// The Status that answers a delete, in JSON with upstream's order of fields.
+fn success(form: Form, object: &Object) -> Result<Response<Body>, Status> {
     let uid = object.value()?.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default().to_owned();
     let resource = object.resource();
     let details = Details {
@@ -138,7 +138,15 @@ fn success(object: &Object) -> Result<Value, Status> {
         uid,
         ..Details::default()
     };
-    Ok(json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}))
+    let details = serde_json::to_string(&details).expect("texts are always JSON");
+    let text = format!(
+        "{{\"kind\":\"Status\",\"apiVersion\":\"v1\",\"metadata\":{{}},\"status\":\"Success\",\"details\":{details}}}\n"
+    );
+    if form.format == BodyFormat::Json {
+        return Ok(respond::bytes(StatusCode::OK, respond::JSON, text));
+    }
+    let status: Value = serde_json::from_str(&text).expect("it was written as JSON");
+    Ok(respond::value(StatusCode::OK, form.format, &meta::STATUS, &status))
 }
 
 impl Call<'_> {

@@ -105,6 +105,17 @@ fn of_chart(command: &str, request: &Value) -> Value {
     json!({"metadata": {"name": format!("{release}-cm"), "labels": {"app.kubernetes.io/managed-by": "Helm"}}, "data": {"v": "a"}})
 }
 
+/// A review that asks the same kind of question.
+pub fn review(request: &Value) -> Value {
+    let maps = json!({"resourceAttributes": {"verb": "get", "resource": "configmaps", "namespace": "demo"}});
+    let (kind, group, spec) = match resource(request) {
+        "selfsubjectaccessreviews" => ("SelfSubjectAccessReview", "authorization.k8s.io", maps),
+        "selfsubjectrulesreviews" => ("SelfSubjectRulesReview", "authorization.k8s.io", json!({"namespace": "demo"})),
+        _ => ("SelfSubjectReview", "authentication.k8s.io", json!({})),
+    };
+    json!({"kind": kind, "apiVersion": format!("{group}/v1"), "spec": spec})
+}
+
 /// The bytes of a body in the format that the request names.
 pub fn bytes(request: &Value, object: &Value) -> Vec<u8> {
     let is_protobuf = request["headers"]["Content-Type"].as_str().is_some_and(|t| t.ends_with("protobuf"));

@@ -237,11 +237,11 @@ impl Session {
                 }
                 bodies::object(&self.fixtures, &self.entry, request, self.releases)
             }
-            // Protobuf: reviews, which ask nothing, and DeleteOptions.
+            // Protobuf: reviews and DeleteOptions.
             Value::String(_) if request["method"] == "DELETE" => {
                 json!({"kind": "DeleteOptions", "apiVersion": "v1"})
             }
-            Value::String(_) => json!({"kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1"}),
+            Value::String(_) => bodies::review(request),
             recorded => recorded.clone(),
         };
         // Whoever names a version had just read it.
