@@ -134,7 +134,7 @@ impl Store for Etcd {
     fn get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<KeyValue>> {
         Box::pin(async move {
             self.shared.fresh().await?;
-            Ok(self.shared.present.state().tree.get(key).cloned())
+            Ok(self.shared.present.state().tree.get(key).map(|entry| entry.unpack()))
         })
     }
 

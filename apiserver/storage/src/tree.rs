@@ -10,13 +10,16 @@
 //!   than every key of the child before.
 //! * A child's totals are exact. Its slash bounds enclose the true ones (they may be too wide after deletions).
 //!
-//! Costs: `get`, `insert`, `remove`, `count` are O(log n); memory beyond the entry itself is about 10
-//! bytes a key. Deletions merge small neighbours when they fit and never borrow: simpler, and still
+//! Costs: `get`, `insert`, `remove`, `count` are O(log n); memory beyond the entry itself (see [`packed`]) is about 40
+//! bytes a key, allocator included. Deletions merge small neighbours when they fit and never borrow: simpler, and still
 //! without empty nodes.
 
 use std::{ops::ControlFlow, sync::Arc};
 
-use crate::{DirectoryCount, Key, KeyValue};
+pub(crate) use self::packed::{Packed, Small};
+use crate::{DirectoryCount, Key};
+
+mod packed;
 
 /// Most entries of a node; one more splits it.
 const WIDTH: usize = 32;
@@ -33,7 +36,7 @@ pub(crate) struct Tree {
 
 #[derive(Clone)]
 enum Node {
-    Leaf(Vec<KeyValue>),
+    Leaf(Vec<Packed>),
     Inner(Vec<Child>),
 }
 
@@ -55,7 +58,7 @@ pub(crate) struct Totals {
 
 /// What an insertion did to a node.
 struct Inserted {
-    old: Option<KeyValue>,
+    old: Option<Packed>,
     /// The upper half, when the node was split.
     split: Option<(Key, Arc<Node>)>,
 }
@@ -68,7 +71,7 @@ impl Default for Node {
 
 impl Tree {
     /// A map of entries that are in strictly ascending order: faster and denser than one insertion each.
-    pub(crate) fn from_sorted(entries: Vec<KeyValue>) -> Self {
+    pub(crate) fn from_sorted(entries: Vec<Packed>) -> Self {
         let (mut entries, mut level) = (entries.into_iter(), Vec::new());
         while let Some(child) = Child::of(Arc::new(Node::Leaf(entries.by_ref().take(PACKED).collect()))) {
             level.push(child);
@@ -84,7 +87,7 @@ impl Tree {
     }
 
     /// The entry of `key`.
-    pub(crate) fn get(&self, key: &str) -> Option<&KeyValue> {
+    pub(crate) fn get(&self, key: &str) -> Option<&Packed> {
         let mut node = &*self.root;
         loop {
             match node {
@@ -93,7 +96,7 @@ impl Tree {
                     node = &children.get(at)?.node;
                 }
                 Node::Leaf(entries) => {
-                    let at = entries.binary_search_by(|e| (*e.key).cmp(key)).ok()?;
+                    let at = entries.binary_search_by(|e| e.key_bytes().cmp(key.as_bytes())).ok()?;
                     return entries.get(at);
                 }
             }
@@ -101,9 +104,9 @@ impl Tree {
     }
 
     /// Puts an entry and returns the one it replaces.
-    pub(crate) fn insert(&mut self, kv: KeyValue) -> Option<KeyValue> {
-        let slashes = count_slashes(&kv.key);
-        let inserted = insert(&mut self.root, kv, slashes);
+    pub(crate) fn insert(&mut self, entry: Packed) -> Option<Packed> {
+        let slashes = count_slashes(entry.key());
+        let inserted = insert(&mut self.root, entry, slashes);
         if let Some((_, upper)) = inserted.split {
             let lower = std::mem::take(&mut self.root);
             self.root = Arc::new(Node::Inner([lower, upper].into_iter().filter_map(Child::of).collect()));
@@ -112,7 +115,7 @@ impl Tree {
     }
 
     /// Takes an entry out.
-    pub(crate) fn remove(&mut self, key: &str) -> Option<KeyValue> {
+    pub(crate) fn remove(&mut self, key: &str) -> Option<Packed> {
         self.get(key)?;
         let old = remove(&mut self.root, key);
         while let Node::Inner(children) = &*self.root {
@@ -142,11 +145,11 @@ impl Tree {
         &'a self,
         prefix: &str,
         after: Option<&str>,
-        visit: &mut dyn FnMut(&'a KeyValue) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(&'a Packed) -> ControlFlow<()>,
     ) {
         let skip = |k: &str| k < prefix || after.is_some_and(|a| k <= a);
-        let _ = self.root.visit(&skip, &mut |kv| match kv.key.starts_with(prefix) {
-            true => visit(kv),
+        let _ = self.root.visit(&skip, &mut |entry| match entry.key().starts_with(prefix) {
+            true => visit(entry),
             false => ControlFlow::Break(()),
         });
     }
@@ -177,7 +180,7 @@ impl Tree {
         loop {
             match node {
                 Node::Leaf(entries) => {
-                    let end = entries.partition_point(|e| below(&e.key));
+                    let end = entries.partition_point(|e| below(e.key()));
                     entries.iter().take(end).for_each(|e| sum.add(e.totals()));
                     return sum;
                 }
@@ -197,11 +200,16 @@ impl Totals {
         self.keys += other.keys;
         self.bytes += other.bytes;
     }
+
+    fn sub(&mut self, other: Self) {
+        self.keys -= other.keys;
+        self.bytes -= other.bytes;
+    }
 }
 
-impl KeyValue {
+impl Packed {
     fn totals(&self) -> Totals {
-        Totals { keys: 1, bytes: self.value.len() as u64 }
+        Totals { keys: 1, bytes: self.bytes() }
     }
 }
 
@@ -222,7 +230,7 @@ impl Node {
 
     fn first(&self) -> Option<Key> {
         match self {
-            Self::Leaf(entries) => entries.first().map(|e| e.key.clone()),
+            Self::Leaf(entries) => entries.first().map(|e| e.key().into()),
             Self::Inner(children) => children.first().map(|c| c.first.clone()),
         }
     }
@@ -239,7 +247,7 @@ impl Node {
     fn slashes(&self) -> Option<(u16, u16)> {
         let join = |a: (u16, u16), b: (u16, u16)| (a.0.min(b.0), a.1.max(b.1));
         match self {
-            Self::Leaf(entries) => entries.iter().map(|e| count_slashes(&e.key)).map(|n| (n, n)).reduce(join),
+            Self::Leaf(entries) => entries.iter().map(|e| count_slashes(e.key())).map(|n| (n, n)).reduce(join),
             Self::Inner(children) => children.iter().map(|c| c.slashes).reduce(join),
         }
     }
@@ -247,11 +255,11 @@ impl Node {
     fn visit<'a>(
         &'a self,
         skip: &dyn Fn(&str) -> bool,
-        visit: &mut dyn FnMut(&'a KeyValue) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(&'a Packed) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         match self {
             Self::Leaf(entries) => {
-                let start = entries.partition_point(|e| skip(&e.key));
+                let start = entries.partition_point(|e| skip(e.key()));
                 entries.iter().skip(start).try_for_each(visit)
             }
             Self::Inner(children) => {
@@ -265,8 +273,8 @@ impl Node {
     fn directories<'a>(&'a self, end: Option<&'a str>, prefix: &str, found: &mut dyn FnMut(&'a str, Totals)) {
         match self {
             Self::Leaf(entries) => {
-                for entry in entries.iter().filter(|e| e.key.starts_with(prefix)) {
-                    found(directory_of(&entry.key), entry.totals());
+                for entry in entries.iter().filter(|e| e.key().starts_with(prefix)) {
+                    found(directory_of(entry.key()), entry.totals());
                 }
             }
             Self::Inner(children) => {
@@ -288,32 +296,41 @@ impl Node {
     }
 }
 
-fn insert(node: &mut Arc<Node>, kv: KeyValue, slashes: u16) -> Inserted {
+fn insert(node: &mut Arc<Node>, entry: Packed, slashes: u16) -> Inserted {
     match Arc::make_mut(node) {
         Node::Leaf(entries) => {
-            let old = match entries.binary_search_by(|e| e.key.cmp(&kv.key)) {
-                Ok(at) => entries.get_mut(at).map(|e| std::mem::replace(e, kv)),
+            let old = match entries.binary_search_by(|e| e.key_bytes().cmp(entry.key_bytes())) {
+                Ok(at) => entries.get_mut(at).map(|e| std::mem::replace(e, entry)),
                 Err(at) => {
                     // Vec would double: half of each leaf would be air.
                     if entries.len() == entries.capacity() {
                         entries.reserve_exact(4);
                     }
-                    entries.insert(at, kv);
+                    entries.insert(at, entry);
                     None
                 }
             };
-            let split = split(entries).map(|upper| (upper.0.key.clone(), Arc::new(Node::Leaf(upper.1))));
+            let split = split(entries).map(|upper| (upper.0.key().into(), Arc::new(Node::Leaf(upper.1))));
             Inserted { old, split }
         }
         Node::Inner(children) => {
-            let at = children.partition_point(|c| c.first <= kv.key).saturating_sub(1);
+            let key = entry.key();
+            let at = children.partition_point(|c| &*c.first <= key).saturating_sub(1);
             let child = children.get_mut(at).expect("an inner node has children");
-            if kv.key < child.first {
-                child.first = kv.key.clone();
+            if key < &*child.first {
+                child.first = key.into();
             }
             child.slashes = (child.slashes.0.min(slashes), child.slashes.1.max(slashes));
-            let inserted = insert(&mut child.node, kv, slashes);
-            child.totals = child.node.totals();
+            let new = entry.totals();
+            let inserted = insert(&mut child.node, entry, slashes);
+            // Summed up anew only after a split: the sizes stand in the entries, each in memory of its own.
+            child.totals.add(new);
+            if let Some(old) = &inserted.old {
+                child.totals.sub(old.totals());
+            }
+            if inserted.split.is_some() {
+                child.totals = child.node.totals();
+            }
             if let Some((first, node)) = inserted.split {
                 let upper = Child { first, totals: node.totals(), slashes: child.slashes, node };
                 children.insert(at + 1, upper);
@@ -334,17 +351,19 @@ fn split<T: Clone>(entries: &mut Vec<T>) -> Option<(T, Vec<T>)> {
     upper.first().cloned().map(|first| (first, upper))
 }
 
-fn remove(node: &mut Arc<Node>, key: &str) -> Option<KeyValue> {
+fn remove(node: &mut Arc<Node>, key: &str) -> Option<Packed> {
     match Arc::make_mut(node) {
         Node::Leaf(entries) => {
-            let at = entries.binary_search_by(|e| (*e.key).cmp(key)).ok()?;
+            let at = entries.binary_search_by(|e| e.key_bytes().cmp(key.as_bytes())).ok()?;
             Some(entries.remove(at))
         }
         Node::Inner(children) => {
             let at = children.partition_point(|c| &*c.first <= key).checked_sub(1)?;
             let child = children.get_mut(at)?;
             let old = remove(&mut child.node, key);
-            child.totals = child.node.totals();
+            if let Some(old) = &old {
+                child.totals.sub(old.totals());
+            }
             match child.node.len() {
                 0 => drop(children.remove(at)),
                 n if n < SPARSE => {

@@ -19,6 +19,7 @@ use super::{
 use crate::{
     Condition, Event, Key, KeyValue, StoreError, Txn, TxnOutcome,
     present::{State, lock},
+    tree::{Packed, Small},
 };
 
 /// Bounds of one commit.
@@ -36,7 +37,7 @@ type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
 /// What callers ask of the thread.
 pub(super) enum Op {
-    Write { txn: Txn, reply: Reply<TxnOutcome>, _budget: OwnedSemaphorePermit },
+    Write { txn: Txn, small: Option<Small>, reply: Reply<TxnOutcome>, _budget: OwnedSemaphorePermit },
     Compact { revision: u64, reply: Option<(Reply<()>, OwnedSemaphorePermit)> },
 }
 
@@ -146,7 +147,7 @@ impl Committer {
         for (_, revision, key) in &due {
             // A conflict means that a later write took the key over: nothing to delete.
             let condition = Condition::ModRevision(*revision);
-            batch.apply(Txn { key: key.clone(), condition, guard: None, value: None, ttl: None });
+            batch.apply(Txn { key: key.clone(), condition, guard: None, value: None, ttl: None }, None);
         }
         due
     }
@@ -203,8 +204,8 @@ impl Committer {
 impl Batch {
     fn take(&mut self, op: Op) {
         match op {
-            Op::Write { txn, reply, _budget } => {
-                let outcome = self.apply(txn);
+            Op::Write { txn, small, reply, _budget } => {
+                let outcome = self.apply(txn, small.as_ref());
                 self.answers.push(Answer::Write(reply, outcome));
             }
             Op::Compact { revision, reply } => {
@@ -221,14 +222,15 @@ impl Batch {
         }
     }
 
-    fn apply(&mut self, txn: Txn) -> TxnOutcome {
+    /// `small` is of the value.
+    fn apply(&mut self, txn: Txn, small: Option<&Small>) -> TxnOutcome {
         let State { tree, revision, .. } = &mut self.next;
         if let Some((key, at)) = &txn.guard
-            && tree.get(key).is_none_or(|kv| kv.mod_revision != *at)
+            && tree.get(key).is_none_or(|entry| entry.mod_revision() != *at)
         {
             return TxnOutcome::Unguarded;
         }
-        let prev = tree.get(&txn.key).cloned();
+        let prev = tree.get(&txn.key).map(Packed::unpack);
         let holds = match (txn.condition, &prev) {
             (Condition::Absent, None) => true,
             (Condition::ModRevision(expected), Some(prev)) => prev.mod_revision == expected,
@@ -246,7 +248,10 @@ impl Batch {
                     create_revision: prev.as_ref().map_or(*revision, |p| p.create_revision),
                     mod_revision: *revision,
                 };
-                tree.insert(kv.clone());
+                tree.insert(match small {
+                    Some(small) => Packed::with(&kv, small),
+                    None => Packed::of(&kv),
+                });
                 Event::Put { kv, prev }
             }
             (true, None, Some(prev)) => {

@@ -1,7 +1,6 @@
 //! Opening the file: whose it is, whether it is whole, and what it holds.
 
 use std::{
-    collections::HashMap,
     fs::{File, OpenOptions, TryLockError},
     io,
     path::{Path, PathBuf},
@@ -13,7 +12,10 @@ use super::{
     committer::Expiry,
     log::{self, LogError, Record},
 };
-use crate::{Key, KeyValue, present::State, tree::Tree};
+use crate::{
+    present::State,
+    tree::{Packed, Tree},
+};
 
 /// Marks the file as ours: "fgst".
 const APPLICATION_ID: i32 = 0x6667_7374;
@@ -229,20 +231,17 @@ fn check_pages(path: &Path, connection: &Connection) -> Result<(), OpenError> {
 fn load(path: &Path, connection: &Connection) -> Result<(State, Vec<Expiry>, u64), OpenError> {
     let damaged = |reason: String| OpenError::Damaged { path: path.into(), reason };
     let meta = log::meta(connection).map_err(|e| explain(path, e))?;
-    let (mut present, mut expiries) = (HashMap::<Key, KeyValue>::new(), Vec::new());
+    let (mut rows, mut expiries) = (Vec::<(Packed, bool)>::new(), Vec::new());
     let (mut revision, mut since_compaction) = (meta.revision, 0);
     let read = log::visit(connection, |row| {
         let record = Record::read(row)?;
         revision = revision.max(record.revision);
         since_compaction += u64::from(record.revision > meta.compacted);
-        if record.deleted {
-            present.remove(&record.key);
-            return Ok(());
-        }
-        if let Some(at) = record.expires {
+        let deleted = record.deleted;
+        if let (false, Some(at)) = (deleted, record.expires) {
             expiries.push((at, record.revision, record.key.clone()));
         }
-        present.insert(record.key.clone(), record.into_entry());
+        rows.push((Packed::of(&record.into_entry()), deleted));
         Ok(())
     });
     read.map_err(|error| match error {
@@ -254,10 +253,23 @@ fn load(path: &Path, connection: &Connection) -> Result<(State, Vec<Expiry>, u64
     if since_compaction != expected {
         return Err(damaged(format!("{since_compaction} changes since the last compaction instead of {expected}")));
     }
-    let mut entries: Vec<KeyValue> = present.into_values().collect();
-    entries.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-    let tree = Tree::from_sorted(entries);
+    let tree = Tree::from_sorted(latest(rows));
     Ok((State { tree, revision, compacted: meta.compacted }, expiries, meta.trimmed))
+}
+
+/// The present entries in the order of their keys; rows come in the order of revisions, with whether they delete.
+fn latest(mut rows: Vec<(Packed, bool)>) -> Vec<Packed> {
+    // Stable: the last of a key stays the last.
+    rows.sort_by(|(a, _), (b, _)| a.key_bytes().cmp(b.key_bytes()));
+    let mut entries = Vec::<Packed>::new();
+    let mut rows = rows.into_iter().peekable();
+    while let Some((entry, deleted)) = rows.next() {
+        let superseded = rows.peek().is_some_and(|(next, _)| next.key_bytes() == entry.key_bytes());
+        if !superseded && !deleted {
+            entries.push(entry);
+        }
+    }
+    entries
 }
 
 pub(super) fn explain(path: &Path, error: rusqlite::Error) -> OpenError {

@@ -10,7 +10,10 @@ use std::collections::{HashMap, VecDeque};
 use bytes::Bytes;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, Transaction, named_params, params};
 
-use crate::{Event, Key, KeyValue, StoreError, tree::Tree};
+use crate::{
+    Event, Key, KeyValue, StoreError,
+    tree::{Packed, Tree},
+};
 
 /// Bounds of one step of [`changes`].
 const STEP_ROWS_MAX: u32 = 2000;
@@ -265,7 +268,7 @@ pub(super) fn rewind(connection: &mut Connection, mut tree: Tree, from: u64, to:
     for (key, revision) in before {
         match revision {
             0 => drop(tree.remove(&key)),
-            revision => drop(tree.insert(entry(&mut one, revision)?)),
+            revision => drop(tree.insert(Packed::of(&entry(&mut one, revision)?))),
         }
     }
     Ok(tree)

@@ -12,6 +12,7 @@ use crate::{
     Range, RangeResult, StoreError, Txn, TxnOutcome,
     present::{Old, Past, Present, State, read},
     store::check,
+    tree::Small,
 };
 
 /// Bytes of writes that may wait, in units of [`UNIT`]. Further callers wait in their own futures.
@@ -70,8 +71,10 @@ impl Shared {
         let units = (txn.key.len() + txn.value.as_ref().map_or(0, |v| v.len())) / UNIT + 1;
         let units = u32::try_from(units).expect("the sizes were checked");
         let budget = self.budget.clone().acquire_many_owned(units).await.map_err(|_| StoreError::Closed)?;
+        // Here and not in the thread that writes, for which all wait.
+        let small = txn.value.as_ref().map(Small::of);
         let (reply, answer) = oneshot::channel();
-        self.queue.push(Op::Write { txn, reply, _budget: budget }).map_err(|_| self.gone())?;
+        self.queue.push(Op::Write { txn, small, reply, _budget: budget }).map_err(|_| self.gone())?;
         answer.await.unwrap_or_else(|_| Err(self.gone()))
     }
 

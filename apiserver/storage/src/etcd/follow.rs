@@ -15,7 +15,7 @@ use super::{
     load::{entry, load, now, signed, unsigned},
     proto::{EVENT_DELETE, Empty, Event as Raw, WatchAction, WatchCreateRequest, WatchRequest, WatchResponse},
 };
-use crate::{Event, StoreError, present::State};
+use crate::{Event, StoreError, present::State, tree::Packed};
 
 /// Pauses between attempts, the shortest and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -159,12 +159,12 @@ fn apply(shared: &Shared, next: &mut State, raw: Raw) -> Option<Event> {
     let kv = raw.kv?;
     if raw.kind == EVENT_DELETE {
         let prev = next.tree.remove(shared.layout.strip(&kv.key)?)?;
-        return Some(Event::Delete { prev, revision: unsigned(kv.mod_revision) });
+        return Some(Event::Delete { prev: prev.unpack(), revision: unsigned(kv.mod_revision) });
     }
     let mut kv = entry(&shared.layout, kv)?;
-    if let Some(prev) = next.tree.get(&kv.key) {
-        kv.key = prev.key.clone(); // one text for all versions of a key
+    let prev = next.tree.insert(Packed::of(&kv)).map(|prev| prev.unpack());
+    if let Some(prev) = &prev {
+        kv.key = prev.key.clone(); // one text for both
     }
-    let prev = next.tree.insert(kv.clone());
     Some(Event::Put { kv, prev })
 }

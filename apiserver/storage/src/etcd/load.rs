@@ -14,7 +14,7 @@ use super::{
 use crate::{
     KeyValue, Range, RangeResult, StoreError,
     present::{RING_EVENTS_MAX, State},
-    tree::Tree,
+    tree::{Packed, Tree},
 };
 
 pub(super) const RANGE: &str = "/etcdserverpb.KV/Range";
@@ -39,7 +39,11 @@ pub(super) async fn load(client: &Client, layout: &Layout) -> Result<State, Stor
     loop {
         match scan(client, layout, layout.interval("", None), wanted, 0).await {
             Ok((entries, _)) => {
-                return Ok(State { tree: Tree::from_sorted(entries), revision: wanted, compacted: known });
+                return Ok(State {
+                    tree: Tree::from_sorted(entries.iter().map(Packed::of).collect()),
+                    revision: wanted,
+                    compacted: known,
+                });
             }
             Err(StoreError::Compacted { .. }) if attempts > 0 => attempts -= 1,
             Err(error) => return Err(error),

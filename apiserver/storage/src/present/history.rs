@@ -10,7 +10,10 @@ use std::{
 };
 
 use super::{Present, lock};
-use crate::{Event, KeyValue, Range, RangeResult, StoreError, tree::Tree};
+use crate::{
+    Event, KeyValue, Range, RangeResult, StoreError,
+    tree::{Packed, Tree},
+};
 
 /// Most states that are kept, and for how long after their last use. Each holds on to the nodes that have
 /// been changed since.
@@ -116,7 +119,7 @@ fn take_back(mut tree: Tree, events: &[Event]) -> Tree {
     for event in events {
         match event {
             Event::Put { kv, prev: None } => drop(tree.remove(&kv.key)),
-            Event::Put { prev: Some(prev), .. } | Event::Delete { prev, .. } => drop(tree.insert(prev.clone())),
+            Event::Put { prev: Some(prev), .. } | Event::Delete { prev, .. } => drop(tree.insert(Packed::of(prev))),
             Event::Progress(_) => {}
         }
     }
@@ -126,8 +129,8 @@ fn take_back(mut tree: Tree, events: &[Event]) -> Tree {
 /// Reads from one state.
 pub(crate) fn read(tree: &Tree, revision: u64, range: &Range) -> RangeResult {
     let mut items: Vec<KeyValue> = Vec::new();
-    tree.visit(&range.prefix, range.after.as_deref(), &mut |kv| {
-        items.push(kv.clone());
+    tree.visit(&range.prefix, range.after.as_deref(), &mut |entry| {
+        items.push(entry.unpack());
         if items.len() == range.limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     // Only a read that stopped at its limit leaves something behind.

@@ -3,20 +3,22 @@ use std::{collections::BTreeMap, ops::ControlFlow};
 use proptest::prelude::*;
 
 use super::*;
+use crate::KeyValue;
 
 /// Few letters, so that keys collide, nest and share prefixes.
 fn key() -> impl Strategy<Value = String> {
     "[ab]{1,2}(/[a-c]{1,2}){0,3}"
 }
 
-fn entry(key: &str, size: usize) -> KeyValue {
-    KeyValue { key: key.into(), value: vec![0; size].into(), create_revision: 1, mod_revision: size as u64 }
+fn entry(key: &str, size: usize) -> Packed {
+    let value = vec![0; size].into();
+    Packed::of(&KeyValue { key: key.into(), value, create_revision: 1, mod_revision: size as u64 })
 }
 
 fn collect(tree: &Tree, prefix: &str, after: Option<&str>) -> Vec<String> {
     let mut keys = Vec::new();
-    tree.visit(prefix, after, &mut |kv| {
-        keys.push(kv.key.to_string());
+    tree.visit(prefix, after, &mut |entry| {
+        keys.push(entry.key().to_owned());
         ControlFlow::Continue(())
     });
     keys
@@ -56,8 +58,8 @@ proptest! {
                 Some(size) => (tree.insert(entry(key, *size)), model.insert(key.clone(), *size)),
                 None => (tree.remove(key), model.remove(key)),
             };
-            prop_assert_eq!(old.0.map(|kv| kv.value.len()), old.1);
-            prop_assert_eq!(tree.get(key).map(|kv| kv.value.len()), *size);
+            prop_assert_eq!(old.0.map(|e| e.unpack().value.len()), old.1);
+            prop_assert_eq!(tree.get(key).map(|e| e.unpack().value.len()), *size);
             if at == rebuild_at {
                 tree = Tree::from_sorted(model.iter().map(|(key, size)| entry(key, *size)).collect());
             }
