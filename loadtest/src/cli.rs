@@ -30,6 +30,24 @@ pub(crate) enum Command {
     ///
     /// A fairgate is started for it. Sessions are not resumed.
     Handshakes(Handshakes),
+    /// Very many workspaces with a few objects in each: memory of each, reads, and how long a start takes
+    ///
+    /// A fairgate is started for it. Memory and time are those of its whole process: gateway and API server.
+    Clusters(Clusters),
+}
+
+/// `loadtest clusters`.
+#[derive(Args, Clone)]
+pub(crate) struct Clusters {
+    /// The fairgate to start [default: the one built beside this program, else the one on PATH]
+    #[arg(long, value_name = "BINARY")]
+    pub(crate) fairgate: Option<PathBuf>,
+    /// Workspaces
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=200_000))]
+    pub(crate) clusters: u32,
+    /// Configmaps in each
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) objects: u32,
 }
 
 /// `loadtest watches`.

@@ -36,6 +36,7 @@ pub(crate) struct Setup<'a> {
 
 /// Killed, and its directory removed, when it is dropped.
 pub(crate) struct Instance {
+    command: Command,
     child: Child,
     directory: TempDir,
     /// The address of the operators; empty until it serves.
@@ -71,11 +72,26 @@ impl Instance {
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).kill_on_drop(true);
         let child = command.spawn().with_context(|| format!("cannot run {}", binary.display()))?;
-        let mut instance = Self { child, directory, admin: String::new() };
-        match timeout(START_MAX, instance.serving()).await {
-            Ok(Ok(())) => Ok(instance),
-            Ok(Err(error)) => Err(error.context(instance.log_tail())),
-            Err(_) => bail!("{} does not serve after {START_MAX:?}\n{}", binary.display(), instance.log_tail()),
+        let mut instance = Self { command, child, directory, admin: String::new() };
+        instance.started().await?;
+        Ok(instance)
+    }
+
+    /// Kills it and starts it again with the same data.
+    ///
+    /// # Errors
+    /// As those of [`Instance::start`].
+    pub(crate) async fn restart(&mut self) -> anyhow::Result<()> {
+        self.child.kill().await.context("cannot end the fairgate that was started")?;
+        self.child = self.command.spawn().context("cannot run it again")?;
+        self.started().await
+    }
+
+    async fn started(&mut self) -> anyhow::Result<()> {
+        match timeout(START_MAX, self.serving()).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(error.context(self.log_tail())),
+            Err(_) => bail!("it does not serve after {START_MAX:?}\n{}", self.log_tail()),
         }
     }
 

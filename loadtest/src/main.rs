@@ -5,6 +5,7 @@
 
 mod cli;
 mod client;
+mod clusters;
 mod control;
 mod flood;
 mod handshakes;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         let outcome = match &command {
             cli::Command::NoisyNeighbour(args) => noisy_neighbour::run(args, &stop).await,
             cli::Command::Watches(args) => watches::run(args, &stop).await,
+            cli::Command::Clusters(args) => clusters::run(args, &stop).await,
             cli::Command::Handshakes(args) => handshakes::run(args, &stop).await,
         };
         listener.abort();

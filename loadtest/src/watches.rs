@@ -69,7 +69,7 @@ pub(crate) fn open_file_limit(connections: u64) -> anyhow::Result<()> {
 /// Memory and processor time of a fairgate at one moment.
 #[derive(Clone, Copy)]
 pub(crate) struct Figures {
-    memory: u64,
+    pub(crate) memory: u64,
     pub(crate) cpu: Duration,
 }
 
