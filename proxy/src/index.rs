@@ -11,6 +11,7 @@
 
 pub(crate) mod feed;
 mod objects;
+mod trust;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},

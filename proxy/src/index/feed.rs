@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::{
     News,
     objects::{Event, List, Object},
+    trust,
 };
 use crate::{Body, BoxError, core::Core, stamp::Stamp, upstream::SendError, worker::mix};
 
@@ -170,6 +171,8 @@ impl Feed {
 
     /// Lists everything, tells the index, and returns the revision to watch from.
     async fn list(&self) -> Result<String, End> {
+        let entry = self.core.shards.get(self.shard).ok_or_else(|| failed("no such shard"))?;
+        trust::check(&self.core, &entry.shard, self.pool).await?;
         let (mut clusters, mut workspaces) = (HashSet::new(), HashSet::new());
         let mut more = String::new();
         loop {

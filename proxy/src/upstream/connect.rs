@@ -167,6 +167,11 @@ impl Endpoint {
         }
     }
 
+    /// Whether the shard sees a client certificate.
+    pub(crate) fn shows_certificate(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.connectors.load().any.config().client_auth_cert_resolver.has_certs())
+    }
+
     /// Whether its connections may turn out to speak HTTP/2.
     pub(crate) fn may_be_h2(&self) -> bool {
         match self.protocol {

@@ -187,6 +187,11 @@ impl Shard {
         }
     }
 
+    /// Whether the gateway shows it a client certificate.
+    pub(crate) fn shows_certificate(&self) -> bool {
+        matches!(&self.way, Way::Remote(remote) if remote.endpoint.shows_certificate())
+    }
+
     /// Whether it is spoken to over a connection, which can switch protocols.
     pub(crate) fn is_remote(&self) -> bool {
         matches!(self.way, Way::Remote(_))

@@ -16,6 +16,7 @@ mod metrics;
 mod reload;
 mod settlement;
 mod support;
+mod trust;
 mod tunnels;
 mod untouched;
 mod upstreams;

@@ -56,6 +56,13 @@ impl Ca {
         ClientConfig::builder().with_root_certificates(self.roots.clone()).with_no_client_auth()
     }
 
+    /// The same for a gateway that shows a certificate of this common name.
+    pub fn client_config_as(&self, name: &str) -> ClientConfig {
+        let (certificate, key) = self.sign(CertificateParams::default(), name, &[]);
+        let builder = ClientConfig::builder().with_root_certificates(self.roots.clone());
+        builder.with_client_auth_cert(vec![certificate], key).unwrap()
+    }
+
     /// A TLS connection, with a client certificate of this common name and these organizations if given.
     pub async fn connect(&self, to: SocketAddr, user: Option<(&str, &[String])>, is_h2: bool) -> TlsStream<TcpStream> {
         let builder = ClientConfig::builder().with_root_certificates(self.roots.clone());
