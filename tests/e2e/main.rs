@@ -7,6 +7,7 @@ mod common;
 mod controllers;
 mod durability;
 mod flat;
+mod informers;
 mod kubectl;
 mod lifecycle;
 mod refusals;

@@ -26,8 +26,13 @@ pub(crate) struct Dev {
 impl Dev {
     /// Starts `fairgate dev` on free ports and waits until it says where it listens.
     pub(crate) fn start(data_dir: &Path, extra: &[&str]) -> Self {
+        Self::start_on(data_dir, 0, extra)
+    }
+
+    /// The same with this port for the gateway.
+    pub(crate) fn start_on(data_dir: &Path, port: u16, extra: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_fairgate"))
-            .args(["dev", "--port", "0", "--admin-port", "0", "--data-dir"])
+            .args(["dev", "--port", &port.to_string(), "--admin-port", "0", "--data-dir"])
             .arg(data_dir)
             .args(extra)
             .stdout(Stdio::piped())

@@ -34,9 +34,20 @@ pub(super) fn apply(patch: &Patch, document: &mut Value) -> Result<(), Status> {
     for (i, operation) in patch.iter().enumerate() {
         let fails = |why: String| inapplicable(format!("operations[{i}]"), why);
         budget.spend(operation, document).map_err(fails)?;
+        if is_absent(operation, document) {
+            continue;
+        }
         json_patch::patch(document, std::slice::from_ref(operation)).map_err(|e| fails(e.kind.to_string()))?;
     }
     Ok(())
+}
+
+/// Whether it tests a member of an object for null, and there is none. RFC 6902 has that fail; upstream's library lets it
+/// pass, and kube-rs adds its first finalizer that way.
+fn is_absent(operation: &PatchOperation, document: &Value) -> bool {
+    let PatchOperation::Test(test) = operation else { return false };
+    let parent = test.path.parent().and_then(|parent| parent.resolve(document).ok());
+    test.value.is_null() && parent.is_some_and(Value::is_object) && test.path.resolve(document).is_err()
 }
 
 /// What one patch may cost. Every look at the document is paid for, so that the check itself stays cheap.

@@ -34,6 +34,16 @@ fn json_patches() {
         assert_eq!(status.message, "the server rejected our request due to an error in our request");
         assert!(status.details.unwrap().causes[0].field.starts_with("operations["));
     }
+    // What is not there is null to upstream's library: so kube-rs adds the first finalizer.
+    let first = json!([
+        {"op": "test", "path": "/metadata/finalizers", "value": null},
+        {"op": "add", "path": "/metadata/finalizers", "value": ["a.dev/b"]},
+    ]);
+    let new = apply(first.clone()).unwrap();
+    assert_eq!(new["metadata"]["finalizers"], json!(["a.dev/b"]));
+    assert_eq!(patched("configmaps", PatchType::Json, &new, &first).unwrap_err().code, 422);
+    let nowhere = json!([{"op": "test", "path": "/data/k/x", "value": null}]);
+    assert_eq!(apply(nowhere).unwrap_err().code, 422);
     for undecodable in [json!({"a": 1}), json!([{"op": "odd", "path": "/a"}]), json!([1])] {
         let status = apply(undecodable).unwrap_err();
         assert!(status.code == 400 && status.message.starts_with("error decoding patch: "), "{status}");
