@@ -18,7 +18,7 @@ pub const YAML: &str = "application/yaml";
 pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 /// How a body is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BodyFormat {
     /// JSON; also when nothing is said.
     Json,

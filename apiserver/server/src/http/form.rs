@@ -21,7 +21,10 @@ use super::{
     compress::{self, Gzip},
     respond,
 };
-use crate::registry::{Object, Page, write_value};
+use crate::{
+    recent::Frame,
+    registry::{Object, Page, write_value},
+};
 
 pub(crate) use apiserver_machinery::table::TableFormat;
 
@@ -73,6 +76,16 @@ impl Form {
             }
         }
         Ok(())
+    }
+
+    /// How watches tell frames apart that are the same for all who want this form; Tables show ages and are not.
+    pub(crate) fn shared(self, kind: &'static str) -> Option<Frame> {
+        let partial = match self.view {
+            View::Plain => None,
+            View::Partial(version) => Some(version),
+            View::Table(_) => return None,
+        };
+        Some(Frame { kind, partial, format: self.format })
     }
 
     /// Appends a watch event.

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::{body::Body, form::Form, negotiation};
 use crate::{
     errors,
-    registry::{WatchEvent, WatchOptions, WatchStart, WatchStream},
+    registry::{Object, Registry, WatchEvent, WatchOptions, WatchStart, WatchStream},
     server::Call,
 };
 
@@ -54,6 +54,7 @@ pub(crate) async fn watch(call: &Call<'_>, resource: &'static Resource) -> Resul
         next_bookmark: first_bookmark(now, end),
         end,
         shutdown: call.server.options().shutdown.clone(),
+        registry: call.registry.clone(),
         marks: options.send_initial_events == Some(true),
         events: None,
     };
@@ -116,6 +117,7 @@ struct Frames {
     next_bookmark: Instant,
     end: Instant,
     shutdown: CancellationToken,
+    registry: Registry,
     /// Whether the end of the initial state is marked (WatchList).
     marks: bool,
     /// `None` once the watch is over.
@@ -125,7 +127,7 @@ struct Frames {
 impl Frames {
     /// The next bytes to send: all events that are ready, up to a chunk.
     async fn next(&mut self) -> Option<Bytes> {
-        let mut out = Vec::new();
+        let mut out = Chunk::default();
         while out.is_empty() {
             let events = self.events.as_mut()?;
             tokio::select! {
@@ -144,24 +146,24 @@ impl Frames {
             }
             self.take_ready(&mut out);
         }
-        Some(out.into())
+        Some(out.into_bytes())
     }
 
     /// Takes the events that are there already, up to a chunk.
-    fn take_ready(&mut self, out: &mut Vec<u8>) {
+    fn take_ready(&mut self, out: &mut Chunk) {
         while out.len() < CHUNK {
             let Some(event) = self.events.as_mut().and_then(|e| e.next().now_or_never()) else { break };
             self.take(event, out);
         }
     }
 
-    fn take(&mut self, event: Option<Result<WatchEvent, Status>>, out: &mut Vec<u8>) {
+    fn take(&mut self, event: Option<Result<WatchEvent, Status>>, out: &mut Chunk) {
         match event {
             None => self.events = None,
             Some(Err(status)) => {
                 // Whoever was too slow to read would not read this either: his stream just ends, as upstream's does.
                 if status.reason != Some(Reason::ServiceUnavailable) {
-                    self.form.write_error(out, &status);
+                    self.form.write_error(out.buffer(), &status);
                 }
                 self.events = None;
             }
@@ -178,17 +180,66 @@ impl Frames {
         }
     }
 
-    fn object(&mut self, kind: &str, object: &crate::registry::Object, out: &mut Vec<u8>) {
-        if self.seen > 0 {
+    fn object(&mut self, kind: &'static str, object: &Object, out: &mut Chunk) {
+        let live = self.seen > 0;
+        if live {
             self.seen = self.seen.max(object.revision());
         }
-        if let Err(status) = self.form.write_event(out, kind, object, std::mem::take(&mut self.columns)) {
-            self.form.write_error(out, &status);
-            self.events = None;
+        let columns = std::mem::take(&mut self.columns);
+        // Of the initial state nobody else may be told just now.
+        let written = match self.form.shared(kind).filter(|_| live) {
+            Some(frame) => self.registry.recent().frame(object, frame, || self.write(kind, object, columns)),
+            None => self.write(kind, object, columns),
+        };
+        match written {
+            Ok(bytes) => out.push(bytes),
+            Err(status) => {
+                self.form.write_error(out.buffer(), &status);
+                self.events = None;
+            }
         }
     }
 
-    fn bookmark(&mut self, revision: u64, initial_end: bool, out: &mut Vec<u8>) {
-        self.form.write_bookmark(out, self.resource, revision, initial_end, std::mem::take(&mut self.columns));
+    fn write(&self, kind: &str, object: &Object, columns: bool) -> Result<Bytes, Status> {
+        let mut out = Vec::new();
+        self.form.write_event(&mut out, kind, object, columns).map(|()| out.into())
+    }
+
+    fn bookmark(&mut self, revision: u64, initial_end: bool, out: &mut Chunk) {
+        self.form.write_bookmark(out.buffer(), self.resource, revision, initial_end, std::mem::take(&mut self.columns));
+    }
+}
+
+/// Frames on their way out together. One alone is passed on as it is, in memory that other watches share.
+#[derive(Default)]
+struct Chunk {
+    /// Comes before the others.
+    first: Bytes,
+    others: Vec<u8>,
+}
+
+impl Chunk {
+    fn len(&self) -> usize {
+        self.first.len() + self.others.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn push(&mut self, frame: Bytes) {
+        if self.is_empty() { self.first = frame } else { self.buffer().extend_from_slice(&frame) }
+    }
+
+    /// Where further frames are written.
+    fn buffer(&mut self) -> &mut Vec<u8> {
+        if self.others.is_empty() {
+            self.others.extend_from_slice(&std::mem::take(&mut self.first));
+        }
+        &mut self.others
+    }
+
+    fn into_bytes(self) -> Bytes {
+        if self.others.is_empty() { self.first } else { self.others.into() }
     }
 }

@@ -113,7 +113,7 @@ impl Registry {
     /// Removes exactly this version; false when it was changed meanwhile.
     pub(super) async fn remove(&self, current: &Object) -> Result<bool, Status> {
         let condition = Condition::ModRevision(current.revision());
-        let txn = Txn { key: current.storage_key().into(), condition, guard: None, value: None, ttl: None };
+        let txn = Txn { key: current.storage_key().clone(), condition, guard: None, value: None, ttl: None };
         match self.store.txn(txn).await.map_err(store_status)? {
             TxnOutcome::Done { revision } => {
                 if lifecycle::is_logical_cluster(current.resource()) {
@@ -130,7 +130,7 @@ impl Registry {
         let resource = current.resource();
         let bytes = object::encode(resource, value);
         let condition = Condition::ModRevision(current.revision());
-        let (key, value) = (current.storage_key().into(), Some(bytes.clone()));
+        let (key, value) = (current.storage_key().clone(), Some(bytes.clone()));
         let txn = Txn { key, condition, guard: None, value, ttl: resource.ttl };
         match self.store.txn(txn).await.map_err(store_status)? {
             TxnOutcome::Done { revision } => Ok(Some(current.with(bytes, revision))),

@@ -1,7 +1,7 @@
 //! Typed access to the objects of every logical cluster, for handlers and controllers alike, without HTTP.
 //!
 //! A [`Registry`] knows nothing of any particular resource: what differs between resources is described in their
-//! [`Resource`]. It holds no cache and no lock; every method is one or a few calls of the [`Store`].
+//! [`Resource`]. It holds no state of objects; every method is one or a few calls of the [`Store`].
 //!
 //! # Invariants
 //! * Keys are made from [`ClusterName`]s, so a path (`root:org`) never reaches a key (kcp.md 1.5).
@@ -40,7 +40,7 @@ pub(crate) use self::{
     lifecycle::{Life, is_logical_cluster, logical_clusters, namespaces},
     object::{strip, write_value},
 };
-use crate::errors;
+use crate::{errors, recent::Recent};
 
 /// Where one object is. Usable as the key of a work queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -105,6 +105,7 @@ pub struct Registry {
     store: Arc<dyn Store>,
     removals: Arc<removal::Removals>,
     quotas: Arc<quota::Gates>,
+    recent: Arc<Recent>,
     /// Whose copies it speaks of; `None` = those of all shards. Has no meaning for other resources.
     shard: Option<Arc<str>>,
 }
@@ -112,7 +113,7 @@ pub struct Registry {
 impl Registry {
     /// A registry over this store.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, removals: Arc::default(), quotas: Arc::default(), shard: None }
+        Self { store, removals: Arc::default(), quotas: Arc::default(), recent: Arc::default(), shard: None }
     }
 
     /// The same registry, but of copies (see [`Resource::is_copy`]) it speaks only of those of this shard. Without a
@@ -124,6 +125,11 @@ impl Registry {
     /// The shard of whose copies it speaks; `None` for all.
     pub fn shard(&self) -> Option<&str> {
         self.shard.as_deref()
+    }
+
+    /// What was made of recent changes.
+    pub(crate) fn recent(&self) -> &Recent {
+        &self.recent
     }
 
     /// The store below.

@@ -13,7 +13,7 @@ use apiserver_api::{
     marks::{CLUSTER, SHARD},
 };
 use apiserver_machinery::{Resource, selector::Selector};
-use apiserver_storage::KeyValue;
+use apiserver_storage::{Key, KeyValue};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -52,8 +52,13 @@ impl Object {
     }
 
     /// The storage key.
-    pub(crate) fn storage_key(&self) -> &str {
+    pub(crate) fn storage_key(&self) -> &Key {
         &self.kv.key
+    }
+
+    /// Number of its stored bytes.
+    pub(crate) fn stored_bytes(&self) -> usize {
+        self.kv.value.len()
     }
 
     /// The shard whose copy it is; `None` for what is no copy.

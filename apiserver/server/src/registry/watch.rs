@@ -207,7 +207,10 @@ impl State {
     }
 
     fn selects(&self, object: &Object) -> Result<bool, Status> {
-        Ok(self.of.holds(object) && object.matches(&self.selector)?)
+        if !self.of.holds(object) || self.selector.is_empty() {
+            return Ok(self.of.holds(object));
+        }
+        Ok(self.selector.matches(&*self.registry.recent.parsed(object)?))
     }
 
     /// None for a change of an object that is not and was not selected.

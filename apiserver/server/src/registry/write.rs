@@ -149,7 +149,7 @@ impl Registry {
             let taken = self.store.get(&path).await.map_err(store_status)?.is_some();
             return Ok(if taken { Inserted::Taken } else { Inserted::Done(object(0)) });
         }
-        let guard = guard.map(|g| (g.storage_key().into(), g.revision()));
+        let guard = guard.map(|g| (g.storage_key().clone(), g.revision()));
         let (value, ttl) = (Some(bytes.clone()), resource.ttl);
         let txn = Txn { key: path.clone(), condition: Condition::Absent, guard, value, ttl };
         match self.store.txn(txn).await.map_err(store_status)? {
