@@ -29,6 +29,7 @@ pub(crate) enum Command {
 
 /// `fairgate dev`.
 #[derive(Args)]
+#[command(after_help = LOG_HELP)]
 pub(crate) struct Dev {
     /// Where objects, certificates and the kubeconfig are kept
     #[arg(long, value_name = "DIR", default_value = "./.fairgate")]
@@ -42,7 +43,7 @@ pub(crate) struct Dev {
     /// Seats of the API server: how many units of work it does at once [default: 600]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) seats: Option<u32>,
-    /// A GatewayConfiguration file without listen, admin, shards and authentication.dropGroups
+    /// A GatewayConfiguration file (docs/gateway-file.md) without listen, admin, shards and authentication.dropGroups
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Forward everything at once: no queues, no limits. For comparison only
@@ -122,11 +123,19 @@ pub(crate) struct DataDir {
 
 /// `fairgate serve`.
 #[derive(Args)]
+#[command(after_help = LOG_HELP)]
 pub(crate) struct Serve {
-    /// A GatewayConfiguration file
+    /// A GatewayConfiguration file: docs/gateway-file.md
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
+    /// Only read and check that file, the certificates and the fairness file it names. Exit code 0, or 64 for faults
+    #[arg(long)]
+    pub(crate) check: bool,
 }
+
+/// What `--help` ends with.
+const LOG_HELP: &str = "Warnings go to standard error. The variable FAIRGATE_LOG says more or less: off, error, warn, info, debug, \
+                        trace, or info,proxy=debug";
 
 /// `fairgate simulate`.
 #[derive(Args)]

@@ -115,7 +115,7 @@ impl Settings {
         let source = text.as_ref().map(|(path, text)| Source::new(path, text));
         let file = text.map(|(path, text)| GatewayConfig::parse_bundled(&text, path));
         let file = file.transpose().map_err(Failure::config)?;
-        let fairness = if args.no_fairness { None } else { run::fairness(file.as_ref())? };
+        let fairness = if args.no_fairness { None } else { run::fairness(source.as_ref().zip(file.as_ref()))? };
         let mut observers = observers::Options::default();
         if let Some(file) = &file {
             observers.resync_interval = file.observers.resync_interval;

@@ -12,11 +12,11 @@ mod simulate;
 mod store;
 mod tls;
 
-use std::{io::IsTerminal, process::ExitCode};
+use std::{env::VarError, io::IsTerminal, process::ExitCode};
 
 use clap::Parser;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
 use crate::cli::Command;
 
@@ -52,6 +52,31 @@ fn raise_open_file_limit() {
     }
 }
 
+/// What is logged: warnings, unless the variable says more or less. A bare word that is no level would be a target, and
+/// whoever writes `verbose` means none.
+///
+/// # Errors
+/// The value is none, and what would be right.
+fn log_filter(value: Result<String, VarError>) -> Result<EnvFilter, String> {
+    let text = match value {
+        Ok(text) => text,
+        Err(VarError::NotPresent) => String::new(),
+        Err(VarError::NotUnicode(_)) => return Err(format!("FAIRGATE_LOG is no UTF-8; {LOG_WANT}")),
+    };
+    let is_level = |word: &str| word.parse::<LevelFilter>().is_ok() && !word.bytes().all(|b| b.is_ascii_digit());
+    let words = || text.split(',').map(str::trim).filter(|word| !word.is_empty());
+    if let Some(word) = words().find(|word| !word.contains(['=', '[']) && !is_level(word)) {
+        return Err(format!("FAIRGATE_LOG is {text:?}, of which {word:?} is no level; {LOG_WANT}"));
+    }
+    // The first holds for what the others do not name.
+    let first = (!words().any(is_level)).then_some("warn");
+    EnvFilter::try_new(first.into_iter().chain(words()).collect::<Vec<_>>().join(","))
+        .map_err(|error| format!("FAIRGATE_LOG is {text:?}: {error}; {LOG_WANT}"))
+}
+
+const LOG_WANT: &str = "want off, error, warn, info, debug or trace, and behind a comma levels of parts, such as \
+                        info,proxy=debug";
+
 fn main() -> ExitCode {
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
@@ -61,7 +86,13 @@ fn main() -> ExitCode {
             return ExitCode::from(if e.use_stderr() { EX_USAGE } else { 0 });
         }
     };
-    let filter = EnvFilter::try_from_env("FAIRGATE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let filter = match log_filter(std::env::var("FAIRGATE_LOG")) {
+        Ok(filter) => filter,
+        Err(error) => {
+            eprintln!("fairgate: {error}");
+            return ExitCode::from(EX_USAGE);
+        }
+    };
     let colours = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
     raise_open_file_limit();
@@ -80,4 +111,26 @@ fn main() -> ExitCode {
     };
     eprintln!("fairgate: {error:#}");
     ExitCode::from(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_logged_is_a_level_and_parts_or_refused() {
+        let filter = |text: &str| log_filter(Ok(text.into()));
+        for (text, most) in
+            [("", "warn"), ("info", "info"), ("proxy=debug", "debug"), ("off", "off"), ("Error,", "error")]
+        {
+            assert_eq!(filter(text).unwrap().max_level_hint(), Some(most.parse().unwrap()), "{text}");
+        }
+        // What is not named goes on warning.
+        assert!(filter("proxy=debug").unwrap().to_string().contains("warn"));
+        for text in ["verbose", "info,verbose", "foo=bar=baz", "proxy=loud", "3"] {
+            let error = filter(text).unwrap_err();
+            assert!(error.starts_with(&format!("FAIRGATE_LOG is {text:?}")) && error.ends_with(LOG_WANT), "{error}");
+        }
+        assert!(log_filter(Err(VarError::NotPresent)).is_ok());
+    }
 }

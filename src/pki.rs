@@ -9,6 +9,7 @@ use std::{
     io::Write,
     path::{Path, PathBuf},
     sync::Arc,
+    time::SystemTime,
 };
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -19,9 +20,13 @@ use rcgen::{
 };
 use rustls::{
     RootCertStore,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    pki_types::{
+        CertificateDer, PrivateKeyDer,
+        pem::{self, PemObject},
+    },
     server::WebPkiClientVerifier,
 };
+use x509_parser::x509::X509Version;
 
 /// Lifetime of what is made here. Short enough to be renewed in practice, long enough for a laptop.
 const LIFETIME_DAYS: u64 = 365;
@@ -148,7 +153,62 @@ fn pair(error: rustls::Error) -> anyhow::Error {
 /// None in it.
 pub(crate) fn private_key(pem: &str) -> Result<PrivateKeyDer<'static>> {
     let found = PrivateKeyDer::from_pem_slice(pem.as_bytes());
-    found.map_err(|_| anyhow!("no private key in it; want PEM with BEGIN PRIVATE KEY"))
+    found.map_err(|error| match error {
+        _ if pem.contains("BEGIN ENCRYPTED PRIVATE KEY") || pem.contains("Proc-Type: 4,ENCRYPTED") => {
+            anyhow!("the private key is encrypted; want one without a passphrase, such as `openssl pkey` writes")
+        }
+        pem::Error::NoItemsFound => anyhow!("no private key in it; want PEM with BEGIN PRIVATE KEY"),
+        error => broken("private key", "PRIVATE KEY", &error),
+    })
+}
+
+/// What is wrong with a PEM text.
+fn broken(what: &str, section: &str, error: &pem::Error) -> anyhow::Error {
+    let why = match error {
+        pem::Error::IllegalSectionStart { .. } => {
+            "a line that begins a section is cut off, and the file with it, perhaps"
+        }
+        pem::Error::MissingSectionEnd { .. } => "a section has no END line: the file is cut off, perhaps",
+        pem::Error::Base64Decode(_) => "a section is no base64",
+        pem::Error::SectionTooLarge => "a section is too large",
+        _ => return anyhow!("a broken {what} in it: {error}"),
+    };
+    anyhow!("a broken {what} in it: {why}; want whole sections BEGIN {section} to END {section}")
+}
+
+/// The certificates of a PEM text, of which the first is one that TLS can show.
+///
+/// # Errors
+/// As [`certificates`]; or it is of a version without extensions.
+pub(crate) fn chain(pem: &str) -> Result<Vec<CertificateDer<'static>>> {
+    let chain = certificates(pem)?;
+    let Some(first) = chain.first() else { return Ok(chain) };
+    let (_, parsed) = x509_parser::parse_x509_certificate(first)
+        .map_err(|_| anyhow!("a certificate in it cannot be read; want X.509 in DER between BEGIN and END"))?;
+    if parsed.version() != X509Version::V3 {
+        bail!(
+            "an X.509 certificate of version {}; want version 3, which has subjectAltName and the other extensions",
+            parsed.version().0 + 1
+        );
+    }
+    Ok(chain)
+}
+
+/// Since or until when the first certificate of a PEM text does not count, if that is the case `now`.
+pub(crate) fn out_of_date(pem: &str, now: SystemTime) -> Option<String> {
+    let chain = certificates(pem).ok()?;
+    let (_, parsed) = x509_parser::parse_x509_certificate(chain.first()?).ok()?;
+    let validity = parsed.validity();
+    let seconds = i64::try_from(now.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs()).ok()?;
+    match () {
+        () if seconds < validity.not_before.timestamp() => {
+            Some(format!("the certificate is not valid before {}", validity.not_before))
+        }
+        () if seconds > validity.not_after.timestamp() => {
+            Some(format!("the certificate has expired: it was valid until {}", validity.not_after))
+        }
+        () => None,
+    }
 }
 
 /// The certificates of a PEM text as trust anchors.
@@ -158,7 +218,9 @@ pub(crate) fn private_key(pem: &str) -> Result<PrivateKeyDer<'static>> {
 pub(crate) fn roots(pem: &str) -> Result<RootCertStore> {
     let mut store = RootCertStore::empty();
     for certificate in certificates(pem)? {
-        store.add(certificate)?;
+        store
+            .add(certificate)
+            .map_err(|error| anyhow!("a certificate in it cannot be used as an authority: {error}"))?;
     }
     Ok(store)
 }
@@ -170,7 +232,7 @@ pub(crate) fn roots(pem: &str) -> Result<RootCertStore> {
 pub(crate) fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>> {
     let found = CertificateDer::pem_slice_iter(pem.as_bytes())
         .collect::<Result<Vec<_>, _>>()
-        .map_err(|e| anyhow!("a broken certificate in it: {e}"))?;
+        .map_err(|error| broken("certificate", "CERTIFICATE", &error))?;
     if found.is_empty() {
         bail!("no certificate in it; want PEM with BEGIN CERTIFICATE");
     }
@@ -213,7 +275,7 @@ fn sign(mut params: CertificateParams, ca: &Identity) -> Result<Identity> {
 }
 
 fn set_lifetime(params: &mut CertificateParams, days: u64) {
-    let now = std::time::SystemTime::now();
+    let now = SystemTime::now();
     // An hour of grace for clients whose clock is behind.
     params.not_before = (now - std::time::Duration::from_secs(3600)).into();
     params.not_after = (now + std::time::Duration::from_secs(days * DAY_SECONDS)).into();

@@ -1,9 +1,12 @@
 //! What the commands share: listeners, signals, the fairness configuration.
 
-use std::net::{SocketAddr, TcpListener};
+use std::{
+    net::{SocketAddr, TcpListener},
+    path::Path,
+};
 
 use anyhow::Context;
-use config::{FairnessConfig, GatewayConfig, Shutdown};
+use config::{ConfigError, FairnessConfig, GatewayConfig, Shutdown, Source};
 use proxy::Gateway;
 use tokio::{runtime::Runtime, signal::unix};
 
@@ -15,20 +18,27 @@ pub(crate) fn bind(option: &str, address: SocketAddr) -> Result<TcpListener, Fai
     Ok(bound.with_context(|| format!("cannot listen on {address}; choose another with {option}"))?)
 }
 
-/// The fairness configuration that a gateway file asks for; `None` when it switches fairness off.
-pub(crate) fn fairness(file: Option<&GatewayConfig>) -> Result<Option<FairnessConfig>, Failure> {
+/// The fairness configuration that a gateway file, which was read from `source`, asks for; `None` when it switches fairness
+/// off.
+pub(crate) fn fairness(file: Option<(&Source, &GatewayConfig)>) -> Result<Option<FairnessConfig>, Failure> {
     match file {
         None => Ok(Some(FairnessConfig::default())),
-        Some(file) if !file.fairness.enabled => Ok(None),
-        Some(file) => {
+        Some((_, file)) if !file.fairness.enabled => Ok(None),
+        Some((source, file)) => {
             let Some(path) = &file.fairness.file else { return Ok(Some(FairnessConfig::default())) };
-            let config = FairnessConfig::load(path).map_err(Failure::config)?;
+            let text = FairnessConfig::read(path).map_err(|error| Failure::Usage(unreadable(&source.file, &error)))?;
+            let config = FairnessConfig::parse(&text, path).map_err(Failure::config)?;
             for warning in &config.warnings {
                 tracing::warn!(file = %path.display(), "{warning}");
             }
             Ok(Some(config))
         }
     }
+}
+
+/// The fairness file that `gateway`, a file, names cannot be read.
+pub(crate) fn unreadable(gateway: &Path, error: &ConfigError) -> anyhow::Error {
+    anyhow::anyhow!("{}: fairness.file: {error}", gateway.display())
 }
 
 /// Keeps the configuration up to date until SIGINT or SIGTERM, then drains the gateway; a second signal ends
@@ -55,7 +65,8 @@ pub(crate) fn until_signal(runtime: &Runtime, gateway: Gateway, mut reloader: Re
             }
         }
         let Shutdown { delay, grace } = reloader.shutdown();
-        tracing::info!(?delay, ?grace, "shutting down: not ready any more; a second signal stops at once");
+        // At the level that everybody sees: who has pressed Ctrl-C waits for this.
+        tracing::warn!(?delay, ?grace, "draining, for at most {:?}; a second signal stops at once", delay + grace);
         tokio::select! {
             cut = gateway.shutdown(delay, grace) => match cut {
                 0 => tracing::info!("drained"),

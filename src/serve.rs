@@ -1,5 +1,6 @@
 //! `fairgate serve`: the gateway in front of shards that run elsewhere.
 
+use config::Shard;
 use proxy::{Directory, Gateway, GatewayOptions};
 
 use crate::{
@@ -11,9 +12,14 @@ use crate::{
 /// Runs until a signal, then drains.
 pub(crate) fn serve(args: &cli::Serve) -> Result<(), Failure> {
     let loaded = Loaded::read(&args.config)?;
+    loaded.warn();
     let shards = loaded.shard_options();
     let Loaded { source, config, pems, tls, .. } = loaded;
-    let fairness = run::fairness(Some(&config))?;
+    let fairness = run::fairness(Some((&source, &config)))?;
+    if args.check {
+        println!("{}: valid", source.file.display());
+        return Ok(());
+    }
     let listener = run::bind("listen.address", config.listen.address)?;
     let admin = run::bind("admin.address", config.admin.address)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
@@ -36,7 +42,21 @@ pub(crate) fn serve(args: &cli::Serve) -> Result<(), Failure> {
     })
     .map_err(|e| anyhow::Error::new(e).context("cannot start the gateway"))?;
     gateway.show_config(&source, Vec::new());
+    let listed = listed(&config.shards);
     let reloader = reloader.with_gateway(&source, config, pems, Base::File);
-    println!("gateway: {scheme}://{}\nadmin:   http://{}", gateway.address(), gateway.admin_address());
+    println!("gateway: {scheme}://{}\nadmin:   http://{}{listed}", gateway.address(), gateway.admin_address());
     run::until_signal(&runtime, gateway, reloader)
+}
+
+/// Shards that are named at the start; there may be thousands.
+const SHARDS_SHOWN: usize = 20;
+
+/// A line for each of the first shards.
+fn listed(shards: &[Shard]) -> String {
+    let line = |shard: &Shard| format!("\nshard:   {} at {}, {} seats", shard.name, shard.url, shard.seats);
+    let mut text: String = shards.iter().take(SHARDS_SHOWN).map(line).collect();
+    if let Some(more) = shards.len().checked_sub(SHARDS_SHOWN).filter(|more| *more > 0) {
+        text += &format!("\nand {more} more shards");
+    }
+    text
 }

@@ -276,7 +276,7 @@ impl Diff {
                 None => [NONE.to_owned(), NONE.to_owned(), NONE.to_owned()],
                 Some(ShardTls { ca_file, client_certificate }) => {
                     let (certificate, key) = client_certificate.clone().unzip();
-                    [path(ca_file.as_ref()), path(certificate.as_ref()), path(key.as_ref())]
+                    [path(Some(ca_file)), path(certificate.as_ref()), path(key.as_ref())]
                 }
             };
             let names = ["caFile", "clientCertificateFile", "clientKeyFile"];

@@ -1,6 +1,6 @@
 //! `WorkspaceClass`: what the operator gives to a group of workspaces.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use apiserver_api::{cluster, names};
 use serde::Deserialize;
@@ -79,12 +79,31 @@ impl PathPattern {
         }
     }
 
+    /// Whether it may match a workspace: the paths of all of them begin with `root`.
+    pub(crate) fn is_rooted(&self) -> bool {
+        match self {
+            Self::All => true,
+            Self::Exactly(path) | Self::Below(path) => cluster::is_at_or_below(path, "root"),
+        }
+    }
+
     /// Whether a workspace path matches.
     pub fn matches(&self, path: &str) -> bool {
         match self {
             Self::All => true,
             Self::Exactly(exactly) => path == exactly,
             Self::Below(parent) => path != parent && cluster::is_at_or_below(path, parent),
+        }
+    }
+}
+
+/// As it is written.
+impl fmt::Display for PathPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("*"),
+            Self::Exactly(path) => f.write_str(path),
+            Self::Below(path) => write!(f, "{path}:*"),
         }
     }
 }
@@ -231,9 +250,9 @@ fn check_rate_limits(raw: &RawRateLimit, faults: &mut Faults<'_>) -> (Option<Rat
 
 fn check_rate_limit(field: &str, rate: u32, burst: Option<u32>, faults: &mut Faults<'_>) -> RateLimit {
     let limit = RateLimit { requests_per_second: rate, burst: burst.unwrap_or(rate) };
-    for (key, value) in [("requestsPerSecond", limit.requests_per_second), ("burst", limit.burst)] {
+    for (key, value) in [("requestsPerSecond", rate), ("burst", burst.unwrap_or(1))] {
         if !(1..=MAX_NUMBER).contains(&value) {
-            faults.add(format!("{field}.{key}"), format!("is {value}; want 1 to {MAX_NUMBER}"));
+            faults.unfit(&format!("{field}.{key}"), value, format_args!("1 to {MAX_NUMBER}"));
         }
     }
     limit

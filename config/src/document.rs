@@ -101,24 +101,35 @@ impl Node {
         }
     }
 
-    /// Where `field` (`spec.rules[0].verbs`) stands, or the nearest value around it that is there.
+    /// The value of `field` (`spec.rules[0].verbs`).
+    pub(crate) fn find(&self, field: &str) -> Option<&Node> {
+        field.split(['.', '[']).try_fold(self, Self::step)
+    }
+
+    /// Where `field` stands, or the nearest value around it that is there.
     pub(crate) fn locate(&self, field: &str) -> Position {
         let mut node = self;
         for name in field.split(['.', '[']) {
-            let next = match (&node.content, name.strip_suffix(']')) {
-                (Content::List(items), Some(index)) => index.parse().ok().and_then(|i: usize| items.get(i)),
-                _ => node.get(name),
-            };
-            let Some(next) = next else { break };
+            let Some(next) = node.step(name) else { break };
             node = next;
         }
         node.position
+    }
+
+    /// The value of a key, or of an index (`0]`).
+    fn step(&self, name: &str) -> Option<&Node> {
+        match (&self.content, name.strip_suffix(']')) {
+            (Content::List(items), Some(index)) => index.parse().ok().and_then(|i: usize| items.get(i)),
+            _ => self.get(name),
+        }
     }
 }
 
 /// Reads a file as text.
 pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
-    let fail = |message: String| ConfigError::new(path, vec![Fault { position: None, field: String::new(), message }]);
+    let fail = |message: String| {
+        ConfigError::new(path, vec![Fault { position: None, field: String::new(), message, meant: None }])
+    };
     let metadata = std::fs::metadata(path).map_err(|e| fail(format!("cannot be read: {e}")))?;
     // Opening a pipe would wait for whoever writes to it, and a device may never end.
     if !metadata.is_file() {

@@ -35,8 +35,8 @@ pub struct FairnessConfig {
     pub classes: Vec<WorkspaceClass>,
     /// What it was read from; `None` for the defaults.
     pub source: Option<Source>,
-    /// What is odd but no fault, one line each: FlowSchemas that name no known level. As upstream, these
-    /// match nothing until the level is there.
+    /// What is odd but no fault, one line each: FlowSchemas that name no known level (as upstream, these match nothing until
+    /// the level is there), and classes of paths that no workspace has.
     pub warnings: Vec<String>,
 }
 
@@ -125,6 +125,8 @@ struct FileReader {
     /// Kind and name of what was read, and where its name stands.
     seen: HashMap<(&'static str, String), Position>,
     faults: Vec<Fault>,
+    /// What is odd, and where.
+    warnings: Vec<(Position, String)>,
 }
 
 impl FileReader {
@@ -167,7 +169,7 @@ impl FileReader {
 
     fn fault(&mut self, position: Position, field: &str, message: impl Into<String>) {
         let field = clip(field).into_owned();
-        note(&mut self.faults, Fault { position: Some(position), field, message: message.into() });
+        note(&mut self.faults, Fault { position: Some(position), field, message: message.into(), meant: None });
     }
 
     fn all(&mut self, found: Vec<Fault>) {
@@ -232,7 +234,12 @@ impl FileReader {
         let limited = node.get("spec").and_then(|spec| spec.get("limited"));
         if let Some(wrong_node) = limited.and_then(|limited| limited.get(wrong)) {
             let message = format!("is of another apiVersion; want {right}");
-            found.push(Fault { position: Some(wrong_node.position), field: format!("spec.limited.{wrong}"), message });
+            found.push(Fault {
+                position: Some(wrong_node.position),
+                field: format!("spec.limited.{wrong}"),
+                message,
+                meant: None,
+            });
         }
         let fixed = bootstrap::mandatory_level(&level.metadata.name).map(|spec| (json(&level.spec), json(&spec)));
         self.validated(node, found, &level.validate(), fixed);
@@ -244,8 +251,21 @@ impl FileReader {
         let raw: RawClass = read::read(node, "", CLASS, &mut found);
         self.unique(node, "WorkspaceClass", &raw.metadata.name, &mut found);
         let mut faults = Faults::new(node, found);
-        self.classes.extend(class::check(raw, &mut faults));
+        let class = class::check(raw, &mut faults);
+        let is_right = faults.is_empty();
         self.all(faults.into_list());
+        let Some(class) = class.filter(|_| is_right) else { return };
+        for (i, pattern) in class.paths.iter().enumerate().filter(|(_, pattern)| !pattern.is_rooted()) {
+            let field = format!("spec.match.paths[{i}]");
+            let position = node.locate(&field);
+            let message = format!(
+                "{field}: WorkspaceClass {:?} names the path {pattern}, which does not begin with root: as those of \
+                 workspaces do; it matches nothing; want root:{pattern}, perhaps",
+                class.name
+            );
+            self.warnings.push((position, message));
+        }
+        self.classes.push(class);
     }
 
     /// Adds what the reader and the validation of an object found. Where something could not be read, it
@@ -274,7 +294,7 @@ impl FileReader {
         let position = node.locate("metadata.name");
         if let Some(first) = self.seen.get(&(kind, name.to_owned())) {
             let message = format!("is {:?}, as of the {kind} at {first}; want a name of its own", clip(name));
-            found.push(Fault { position: Some(position), field: "metadata.name".to_owned(), message });
+            found.push(Fault { position: Some(position), field: "metadata.name".to_owned(), message, meant: None });
         } else {
             self.seen.insert((kind, name.to_owned()), position);
         }
@@ -283,7 +303,8 @@ impl FileReader {
     fn finish(self, source: Source) -> FairnessConfig {
         let default = FairnessConfig::default();
         if self.flow_schemas.is_empty() && self.priority_levels.is_empty() {
-            return FairnessConfig { classes: self.classes, source: Some(source), ..default };
+            let warnings = told(self.warnings, &source);
+            return FairnessConfig { classes: self.classes, source: Some(source), warnings, ..default };
         }
         let mandatory = |name: &str| matches!(name, "exempt" | "catch-all");
         let mut priority_levels = self.priority_levels;
@@ -295,12 +316,17 @@ impl FileReader {
         }
         let dangling = |(schema, position): &(FlowSchema, Position)| {
             let (name, level) = (&schema.metadata.name, &schema.spec.priority_level_configuration.name);
-            let place = format!("{}:{position}: spec.priorityLevelConfiguration.name", source.file.display());
-            (!levels.contains(level)).then(|| {
-                format!("{place}: FlowSchema {name:?} names the level {level:?}, which is not in the file; it matches nothing")
-            })
+            let message = || {
+                format!(
+                    "spec.priorityLevelConfiguration.name: FlowSchema {name:?} names the level {level:?}, which is not in \
+                     the file; it matches nothing"
+                )
+            };
+            (!levels.contains(level)).then(|| (*position, message()))
         };
-        let warnings = self.flow_schemas.iter().filter_map(dangling).collect();
+        let mut warnings = self.warnings;
+        warnings.extend(self.flow_schemas.iter().filter_map(dangling));
+        let warnings = told(warnings, &source);
         let mut flow_schemas: Vec<_> = self.flow_schemas.into_iter().map(|(schema, _)| schema).collect();
         for schema in default.flow_schemas.into_iter().filter(|s| mandatory(&s.metadata.name)) {
             if !flow_schemas.iter().any(|s| s.metadata.name == schema.metadata.name) {
@@ -309,6 +335,13 @@ impl FileReader {
         }
         FairnessConfig { flow_schemas, priority_levels, classes: self.classes, source: Some(source), warnings }
     }
+}
+
+/// The lines, in the order of the file.
+fn told(mut warnings: Vec<(Position, String)>, source: &Source) -> Vec<String> {
+    warnings.sort_by_key(|(position, _)| *position);
+    let file = source.file.display();
+    warnings.into_iter().map(|(position, message)| format!("{file}:{position}: {message}")).collect()
 }
 
 fn json(spec: &impl Serialize) -> Value {

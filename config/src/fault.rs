@@ -74,12 +74,14 @@ pub struct Fault {
     pub field: String,
     /// What is wrong, and what would be right.
     pub message: String,
+    /// The field that a misspelt key was meant to be, if that is not there.
+    pub(crate) meant: Option<String>,
 }
 
 impl Fault {
     /// A fault of a whole document.
     pub(crate) fn at(position: Position, message: impl Into<String>) -> Self {
-        Self { position: Some(position), field: String::new(), message: message.into() }
+        Self { position: Some(position), field: String::new(), message: message.into(), meant: None }
     }
 }
 
@@ -94,11 +96,21 @@ pub struct Faults<'n> {
 impl<'n> Faults<'n> {
     /// Begins with what the reader of the document found.
     pub(crate) fn new(node: &'n Node, list: Vec<Fault>) -> Self {
-        let fields = list.iter().map(|fault| fault.field.clone()).collect();
+        let fields = list.iter().flat_map(|fault| [Some(&fault.field), fault.meant.as_ref()]);
+        let fields = fields.flatten().cloned().collect();
         Self { node, list, fields }
     }
 
-    /// Adds a fault, unless the field or one around it has one already: that is then the cause.
+    /// Adds that a field, if it is there, is `found`, and otherwise that it is missing. See [`Faults::add`].
+    pub fn unfit(&mut self, field: &str, found: impl fmt::Display, want: impl fmt::Display) {
+        match self.node.find(field) {
+            Some(_) => self.add(field, format!("is {found}; want {want}")),
+            None => self.add(field, format!("is missing; want {want}")),
+        }
+    }
+
+    /// Adds a fault, unless the field or one around it has one already: that is then the cause. A misspelt key is one of the
+    /// field that was meant.
     pub fn add(&mut self, field: impl Into<String>, message: impl Into<String>) {
         if is_full(&self.list) {
             return;
@@ -109,13 +121,17 @@ impl<'n> Faults<'n> {
         if !ends.into_iter().any(is_known) {
             let position = self.node.locate(&field);
             self.fields.insert(field.clone());
-            note(&mut self.list, Fault { position: Some(position), field, message });
+            note(&mut self.list, Fault { position: Some(position), field, message, meant: None });
         }
     }
 
     /// The value, or a fault for the field.
     pub fn check<T, E: fmt::Display>(&mut self, field: &str, value: Result<T, E>) -> Option<T> {
         value.map_err(|why| self.add(field, why.to_string())).ok()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
     }
 
     pub(crate) fn into_list(self) -> Vec<Fault> {
@@ -138,7 +154,7 @@ impl ConfigError {
             faults.truncate(FAULTS_MAX);
             let position = faults.last().and_then(|fault| fault.position);
             let message = format!("and more: these are {FAULTS_MAX} of the faults");
-            faults.push(Fault { position, field: String::new(), message });
+            faults.push(Fault { position, field: String::new(), message, meant: None });
         }
         Self { path: path.to_owned(), faults }
     }

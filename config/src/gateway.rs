@@ -2,7 +2,7 @@
 
 use std::{
     borrow::Cow,
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     fmt,
     net::SocketAddr,
     ops::RangeInclusive,
@@ -10,16 +10,17 @@ use std::{
     time::Duration,
 };
 
-use apiserver_api::{list_options::parse_duration, names, user::DROPPED_GROUPS};
+use apiserver_api::{names, user::DROPPED_GROUPS};
 use http::Uri;
 use serde::Deserialize;
 
 use crate::{
     access_log::{self, AccessLog, RawAccessLog},
     document,
+    duration::RawDuration,
     fault::{ConfigError, Faults},
     limits::{Limits, RawLimits},
-    read::{self, RawDuration, Rules},
+    read::{self, Rules},
 };
 
 const API_VERSION: &str = "fairgate.dev/v1alpha1";
@@ -103,7 +104,7 @@ pub struct Shard {
     pub seats: u32,
     /// What is spoken to it.
     pub protocol: Protocol,
-    /// Required for https (`fairgate serve` refuses to start without).
+    /// For https, always.
     pub tls: Option<ShardTls>,
 }
 
@@ -133,8 +134,8 @@ impl fmt::Display for Protocol {
 /// TLS towards a shard. All files are PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardTls {
-    /// Authorities that sign the shard's certificate; required.
-    pub ca_file: Option<PathBuf>,
+    /// Authorities that sign the shard's certificate.
+    pub ca_file: PathBuf,
     /// Certificate and key that the door shows, so that the shard believes its identity headers.
     pub client_certificate: Option<(PathBuf, PathBuf)>,
 }
@@ -360,7 +361,7 @@ impl Checker<'_, '_> {
     fn config(&mut self, raw: Raw) -> Option<GatewayConfig> {
         for (field, found, want) in [("apiVersion", raw.api_version, API_VERSION), ("kind", raw.kind, KIND)] {
             if found != want {
-                self.faults.add(field, format!("is {found:?}; want {want}"));
+                self.faults.unfit(field, format_args!("{found:?}"), want);
             }
         }
         let workers = usize::try_from(raw.workers).ok().filter(|workers| *workers <= MAX_WORKERS);
@@ -431,9 +432,11 @@ impl Checker<'_, '_> {
 
     fn shards(&mut self, raw: Vec<RawShard>) -> Vec<Shard> {
         if (raw.is_empty() && !self.bundled) || raw.len() > MAX_SHARDS {
-            self.faults.add("shards", format!("has {} entries; want 1 to {MAX_SHARDS}", raw.len()));
+            let found = format_args!("a list of {}", raw.len());
+            self.faults.unfit("shards", found, format_args!("1 to {MAX_SHARDS} entries"));
         }
         let mut names: HashMap<String, usize> = HashMap::new();
+        let mut urls: HashMap<String, usize> = HashMap::new();
         let mut shards = Vec::with_capacity(raw.len());
         for (i, shard) in raw.into_iter().enumerate() {
             let field = format!("shards[{i}]");
@@ -442,7 +445,16 @@ impl Checker<'_, '_> {
                 self.faults.add(format!("{field}.name"), message);
             }
             names.entry(shard.name.clone()).or_insert(i);
-            shards.extend(self.shard(&field, shard));
+            let Some(shard) = self.shard(&field, shard) else { continue };
+            match urls.entry(address(&shard.url)) {
+                Entry::Occupied(first) => {
+                    let (url, first) = (&shard.url, first.get());
+                    let message = format!("is {url}, where shards[{first}] is too; want an address of its own");
+                    self.faults.add(format!("{field}.url"), message);
+                }
+                Entry::Vacant(place) => drop(place.insert(i)),
+            }
+            shards.push(shard);
         }
         shards
     }
@@ -456,14 +468,16 @@ impl Checker<'_, '_> {
         }
         let seats = u32::try_from(raw.seats).ok().filter(|seats| (1..=MAX_SEATS).contains(seats));
         if seats.is_none() {
-            self.faults.add(format!("{field}.seats"), format!("is {}; want 1 to {MAX_SEATS}", raw.seats));
+            self.faults.unfit(&format!("{field}.seats"), raw.seats, format_args!("1 to {MAX_SEATS}"));
         }
         let url = self.faults.check(&format!("{field}.url"), shard_url(&raw.url));
         if raw.tls.is_some() && url.as_ref().is_some_and(|url| url.scheme_str() == Some("http")) {
             self.faults.add(format!("{field}.tls"), "is given with an http URL; want https, or no tls");
         }
         let protocol = self.protocol(&format!("{field}.protocol"), raw.protocol.as_deref());
-        let tls = raw.tls.map(|tls| self.shard_tls(&format!("{field}.tls"), tls));
+        let is_https = url.as_ref().is_some_and(|url| url.scheme_str() == Some("https"));
+        let tls = raw.tls.or_else(|| is_https.then(RawShardTls::default));
+        let tls = tls.map(|tls| self.shard_tls(&format!("{field}.tls"), tls));
         Some(Shard { name: raw.name, url: url?, seats: seats?, protocol, tls })
     }
 
@@ -487,11 +501,18 @@ impl Checker<'_, '_> {
             _ => {}
         }
         ShardTls {
-            ca_file: self.optional_file(&format!("{field}.caFile"), raw.ca_file),
+            ca_file: self.shard_ca(&format!("{field}.caFile"), raw.ca_file),
             client_certificate: self
                 .optional_file(&certificate, raw.client_certificate_file)
                 .zip(self.optional_file(&key, raw.client_key_file)),
         }
+    }
+
+    fn shard_ca(&mut self, field: &str, name: Option<String>) -> PathBuf {
+        if name.is_none() {
+            self.faults.add(field, "is missing; want the CA of the shard's certificate, for an https url");
+        }
+        self.directory.join(name.unwrap_or_default())
     }
 
     fn observers(&mut self, raw: &RawObservers) -> Option<Observers> {
@@ -515,23 +536,8 @@ impl Checker<'_, '_> {
         default: Duration,
         seconds: RangeInclusive<u64>,
     ) -> Option<Duration> {
-        let Some(RawDuration(text)) = text else { return Some(default) };
-        let (min, max) = (Duration::from_secs(*seconds.start()), Duration::from_secs(*seconds.end()));
-        let parsed = parse_duration(text).and_then(|nanos| u64::try_from(nanos).ok()).map(Duration::from_nanos);
-        let shown = |time: Duration| match time.as_secs() {
-            s if s > 0 && s.is_multiple_of(3600) => format!("{}h", s / 3600),
-            s if s > 0 && s.is_multiple_of(60) => format!("{}m", s / 60),
-            s => format!("{s}s"),
-        };
-        let want = || {
-            format!(
-                "is {text:?}; want a duration from {} to {}, for example {}",
-                shown(min),
-                shown(max),
-                shown(default)
-            )
-        };
-        self.faults.check(field, parsed.filter(|time| (min..=max).contains(time)).ok_or_else(want))
+        let Some(text) = text else { return Some(default) };
+        self.faults.check(field, text.within(seconds, default))
     }
 
     fn compat(&mut self, text: Option<&str>) -> Compat {
@@ -581,13 +587,25 @@ fn shard_url(text: &str) -> Result<Uri, String> {
     if authority.contains('@') {
         return Err(wrong("with credentials"));
     }
-    if url.host().is_none_or(str::is_empty) || authority.ends_with(':') || url.port_u16() == Some(0) {
-        return Err(wrong("without a host or with a port that is none"));
+    if url.host().is_none_or(str::is_empty) {
+        return Err(wrong("without a host"));
+    }
+    // The type takes any number for a port, and then has none.
+    let behind_host = authority.rsplit_once(']').map_or(authority, |(_, port)| port);
+    let port = behind_host.split_once(':').map(|(_, port)| port);
+    if port.is_some() && url.port_u16().is_none_or(|port| port == 0) {
+        return Err(wrong("with a port that is none (1 to 65535 are)"));
     }
     if url.path_and_query().is_some_and(|p| p != "/") {
         return Err(wrong("with a path"));
     }
     Ok(url)
+}
+
+/// Where a URL leads, however it is spelt.
+fn address(url: &Uri) -> String {
+    let port = url.port_u16().unwrap_or(if url.scheme_str() == Some("https") { 443 } else { 80 });
+    format!("{}:{port}", url.host().unwrap_or_default().to_ascii_lowercase())
 }
 
 /// A URL as it may be shown: credentials before its host are not.

@@ -10,6 +10,7 @@ mod advice;
 mod changes;
 mod class;
 mod document;
+mod duration;
 mod fairness;
 mod fault;
 mod file;

@@ -3,12 +3,11 @@
 //! Every one of them only ever hurts the client that runs into it. Time limits are enforced once a second, so a whole
 //! second is the finest that has an effect.
 
-use std::{fmt, ops::RangeInclusive, time::Duration};
+use std::{ops::RangeInclusive, time::Duration};
 
-use apiserver_api::list_options::parse_duration;
 use serde::Deserialize;
 
-use crate::{fault::Faults, read::RawDuration};
+use crate::{duration::RawDuration, fault::Faults};
 
 const SECOND: u64 = 1;
 const MINUTE: u64 = 60;
@@ -194,38 +193,20 @@ impl Check<'_, '_> {
         let fits = u64::try_from(value).ok().filter(|value| range.contains(value));
         match fits.and_then(|value| T::try_from(value).ok()) {
             Some(value) => *to = value,
-            None => self.fault(field, value, format_args!("{} to {}", range.start(), range.end())),
+            None => {
+                let message = format!("is {value}; want {} to {}", range.start(), range.end());
+                self.faults.add(format!("limits.{field}"), message);
+            }
         }
     }
 
     /// The range is in seconds.
     fn time(&mut self, field: &str, value: Option<&RawDuration>, range: RangeInclusive<u64>, to: &mut Duration) {
-        let Some(RawDuration(text)) = value else { return };
-        let time = parse_duration(text).and_then(|nanos| u64::try_from(nanos).ok()).map(Duration::from_nanos);
-        let (least, most) = (Duration::from_secs(*range.start()), Duration::from_secs(*range.end()));
-        match time.filter(|time| (least..=most).contains(time)) {
-            Some(time) => *to = time,
-            None => {
-                let want = format_args!("a duration from {} to {}", Seconds(*range.start()), Seconds(*range.end()));
-                self.fault(field, format_args!("{text:?}"), want);
-            }
-        }
-    }
-
-    fn fault(&mut self, field: &str, found: impl fmt::Display, want: fmt::Arguments<'_>) {
-        self.faults.add(format!("limits.{field}"), format!("is {found}; want {want}"));
-    }
-}
-
-/// As it would be written.
-struct Seconds(u64);
-
-impl fmt::Display for Seconds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            s if s >= HOUR && s % HOUR == 0 => write!(f, "{}h", s / HOUR),
-            s if s >= MINUTE && s % MINUTE == 0 => write!(f, "{}m", s / MINUTE),
-            s => write!(f, "{s}s"),
+        let Some(value) = value else { return };
+        // What has no default is long.
+        let example = if to.is_zero() { Duration::from_secs(HOUR) } else { *to };
+        if let Some(time) = self.faults.check(&format!("limits.{field}"), value.within(range, example)) {
+            *to = time;
         }
     }
 }

@@ -10,7 +10,6 @@ use std::{
 };
 
 use serde::{
-    Deserialize,
     de::{
         DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor,
         value::{Error, SeqDeserializer},
@@ -21,6 +20,7 @@ use serde_json::Number;
 
 use crate::{
     document::{Content, Key, Node},
+    duration,
     fault::{Fault, Position, clip, is_full, note},
 };
 
@@ -34,13 +34,6 @@ pub(crate) struct Rules {
     /// Keys of later releases: name of the Rust struct, key.
     pub(crate) later: &'static [(&'static str, &'static str)],
 }
-
-/// A duration as written, with its unit or without.
-#[derive(Debug, Default, Deserialize)]
-pub(crate) struct RawDuration(pub(crate) String);
-
-/// The name of that type.
-const DURATION: &str = "RawDuration";
 
 /// Reads `node`; the field paths of faults begin with `field`.
 pub(crate) fn read<T: DeserializeOwned + Default>(
@@ -56,6 +49,7 @@ pub(crate) fn read<T: DeserializeOwned + Default>(
             position: Some(node.position),
             field: field.to_owned(),
             message: error.to_string(),
+            meant: None,
         });
         T::default()
     });
@@ -73,7 +67,7 @@ struct Reader<'n> {
 
 impl<'n> Reader<'n> {
     fn report(&self, position: Position, field: String, message: String) {
-        note(&mut self.faults.borrow_mut(), Fault { position: Some(position), field, message });
+        note(&mut self.faults.borrow_mut(), Fault { position: Some(position), field, message, meant: None });
     }
 
     /// Reports that the value is not what is wanted.
@@ -150,16 +144,16 @@ impl<'n> Reader<'n> {
         if is_full(&self.faults.borrow()) {
             return;
         }
-        let field = join(&self.field, &key.name);
-        let message = if self.rules.later.contains(&(structure, &key.name)) {
-            format!("is not served by this release; want one of {}", known.join(", "))
-        } else {
-            match nearest(&key.name, known) {
-                Some(near) => format!("is no known key; want {near}, perhaps"),
-                None => format!("is no known key; want one of {}", known.join(", ")),
-            }
+        let is_later = self.rules.later.contains(&(structure, &key.name));
+        let near = nearest(&key.name, known).filter(|_| !is_later);
+        let message = match near {
+            _ if is_later => format!("is not served by this release; want one of {}", known.join(", ")),
+            Some(near) => format!("is no known key; want {near}, perhaps"),
+            None => format!("is no known key; want one of {}", known.join(", ")),
         };
-        self.report(key.position, field, message);
+        let meant = near.filter(|near| self.node.get(near).is_none()).map(|near| join(&self.field, near));
+        let field = join(&self.field, &key.name);
+        note(&mut self.faults.borrow_mut(), Fault { position: Some(key.position), field, message, meant });
     }
 }
 
@@ -292,7 +286,9 @@ impl<'n> Deserializer<'n> for Reader<'n> {
     /// A duration is text, but who writes a bare number means one: it is for the check to say which unit is missing.
     fn deserialize_newtype_struct<V: Visitor<'n>>(self, name: &'static str, visitor: V) -> Result<V::Value, Error> {
         match &self.node.content {
-            Content::Number(n) if name == DURATION => visitor.visit_newtype_struct(n.to_string().into_deserializer()),
+            Content::Number(n) if name == duration::NAME => {
+                visitor.visit_newtype_struct(n.to_string().into_deserializer())
+            }
             _ => visitor.visit_newtype_struct(self),
         }
     }
@@ -383,6 +379,8 @@ impl<'n> MapAccess<'n> for Entries<'n> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+
+    use serde::Deserialize;
 
     use super::*;
     use crate::document;

@@ -39,7 +39,7 @@ kind: GatewayConfiguration
 listen: { address: 0.0.0.0:6443, tls: { certificateFile: tls.crt, keyFile: tls.key, clientCAFile: ca.crt } }
 admin: { address: 127.0.0.1:9443 }
 shards:
-- { name: root, url: "https://10.0.0.4:6444", seats: 600 }
+- { name: root, url: "http://10.0.0.4:6444", seats: 600 }
 observers: { resyncInterval: 5m }
 fairness: { file: fairness.yaml }
 "#;

@@ -9,7 +9,7 @@ use config::{Change, ConfigError, Effect, FairnessConfig, GatewayConfig, Source}
 use proxy::{Gateway, Settings};
 
 use super::{Base, Loaded};
-use crate::tls::Pems;
+use crate::{run, tls::Pems};
 
 pub(super) struct GatewayFile {
     path: PathBuf,
@@ -123,7 +123,7 @@ impl GatewayFile {
         let config = self.parse(text).map_err(|error| error.to_string())?;
         let fairness = match fairness {
             Some((path, Ok(text))) => Some(FairnessConfig::parse(text, path).map_err(|error| error.to_string())?),
-            Some((_, Err(error))) => return Err(error.to_string()),
+            Some((_, Err(error))) => return Err(run::unreadable(&self.path, error).to_string()),
             None => self.changes_rules(&config).then(FairnessConfig::default),
         };
         let mut changes = self.in_force.changes(&config);
@@ -140,6 +140,7 @@ impl GatewayFile {
             gateway.reload_fairness(rules);
         }
         tell(gateway, &changes);
+        self.warn(&loaded);
         self.in_force = self.in_force.followed_by(&loaded.config);
         self.pems = loaded.pems.digests();
         // As the next look will find it when nothing has changed.
@@ -159,8 +160,16 @@ impl GatewayFile {
         let loaded = loaded.map_err(|error| format!("{error:#}"))?;
         gateway.apply(&self.settings(&loaded)).map_err(|error| error.to_string())?;
         tell(gateway, &changes);
+        self.warn(&loaded);
         self.pems = loaded.pems.digests();
         Ok(())
+    }
+
+    /// The bundled server lets its administrator in, whatever the file says.
+    fn warn(&self, loaded: &Loaded) {
+        if matches!(self.base, Base::File) {
+            loaded.warn();
+        }
     }
 
     /// Those of `pems`, which `config` names, that have another content under the same name.

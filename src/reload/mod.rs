@@ -11,7 +11,11 @@ mod fairness;
 mod files;
 mod gateway;
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use config::{FairnessConfig, GatewayConfig, Shard, Shutdown, Source};
 use proxy::{Gateway, RemoteOptions, ShardOptions, Upstream};
@@ -63,6 +67,13 @@ impl Loaded {
             observers: None,
         };
         self.config.shards.iter().zip(&self.shards).map(remote).collect()
+    }
+
+    /// Logs what is odd but no fault.
+    pub(crate) fn warn(&self) {
+        for warning in self.pems.warnings(&self.config, SystemTime::now()) {
+            tracing::warn!("{}: {warning}", self.source.file.display());
+        }
     }
 
     fn check(source: Source, config: GatewayConfig, pems: Pems) -> anyhow::Result<Self> {

@@ -52,6 +52,26 @@ metadata: { resourceVersion: "" }
 "#;
 
 #[test]
+fn a_class_of_paths_that_no_workspace_has_is_told() {
+    let text = "apiVersion: fairgate.dev/v1alpha1
+kind: WorkspaceClass
+metadata: { name: gold }
+spec: { match: { paths: ['*', team-a, 'root:*', root, 'rooted:*'] }, nominalConcurrencyShares: 1 }
+";
+    let config = FairnessConfig::parse(text, Path::new("f.yaml")).unwrap();
+    let told = |place: &str, path: &str| {
+        format!(
+            "f.yaml:{place}: WorkspaceClass \"gold\" names the path {path}, which does not begin with root: as those of \
+             workspaces do; it matches nothing; want root:{path}, perhaps"
+        )
+    };
+    assert_eq!(
+        config.warnings,
+        [told("4:31: spec.match.paths[1]", "team-a"), told("4:55: spec.match.paths[4]", "rooted:*")]
+    );
+}
+
+#[test]
 fn objects_are_read_as_kubectl_prints_them() {
     let config = parse(KUBECTL).unwrap();
     let schema = &config.flow_schemas[0];
@@ -208,10 +228,10 @@ items: {}
         "30:56: spec.match.labels.a b: is no label; name part must consist of",
         "30:70: spec.seats: is given beside nominalConcurrencyShares; want one of the two",
         "30:119: spec.lendablePercent: is 101; want 0 to 100",
-        "30:135: spec.rateLimit.requestsPerSecond: is 0; want 1 to 1000000",
+        "30:135: spec.rateLimit.requestsPerSecond: is missing; want 1 to 1000000",
         "30:144: spec.rateLimit.burst: is 0; want 1 to 1000000",
         "30:158: spec.profile: is \"other\"; want default: this release serves no other",
-        "35:66: spec.rateLimit.perUser.requestsPerSecond: is 0; want 1 to 1000000",
+        "35:66: spec.rateLimit.perUser.requestsPerSecond: is missing; want 1 to 1000000",
         "40:60: spec.nominalConcurrencyShares: is 0; want 1 to 1000000",
         "40:80: spec.lendablePercent: is given beside nominalConcurrencyShares, of which others use all that is free; want it beside seats only",
         "44:8: items: is a map; want a list of objects",

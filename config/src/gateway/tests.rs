@@ -68,7 +68,7 @@ fn a_full_file_is_read() {
 fn what_is_left_out_has_defaults() {
     let config = parse(
         "{apiVersion: fairgate.dev/v1alpha1, kind: GatewayConfiguration, listen: {address: 127.0.0.1:6443}, \
-         shards: [{name: a, url: 'https://[::1]:6444', seats: 5}]}",
+         shards: [{name: a, url: 'http://[::1]:6444', seats: 5}]}",
     )
     .unwrap();
     assert_eq!((config.workers, config.listen.tls, config.authentication.anonymous), (0, None, false));
@@ -88,11 +88,12 @@ fn limits_have_bounds() {
         ("headerBytes: 64Ki", "limits.headerBytes: is the text \"64Ki\"; want an integer, without quotes"),
         ("streams: 0", "limits.streams: is 0; want 1 to 10000"),
         ("goawaysPerMillion: 20001", "limits.goawaysPerMillion: is 20001; want 0 to 20000"),
-        ("idleTimeout: 500ms", "limits.idleTimeout: is \"500ms\"; want a duration from 1s to 24h"),
+        ("idleTimeout: 500ms", "limits.idleTimeout: is \"500ms\"; want a duration from 1s to 24h, for example 3m"),
         ("idleTimeout: 30", "limits.idleTimeout: is \"30\"; want a duration from 1s to 24h"),
         ("streams: -1", "limits.streams: is -1; want 1 to 10000"),
         ("idleTimeout: true", "limits.idleTimeout: is the boolean true; want text: put it in quotes"),
         ("requestTimeout: 2h", "limits.requestTimeout: is \"2h\"; want a duration from 1s to 1h"),
+        ("pingInterval: 5", "limits.pingInterval: is \"5\"; want a duration from 1s to 1h, for example 30s"),
         ("tunnelIdleTimeout: -1h", "limits.tunnelIdleTimeout: is \"-1h\"; want a duration from 10s to 720h"),
         ("stallTimout: 5s", "limits.stallTimout: is no known key; want stallTimeout"),
     ] {
@@ -100,6 +101,12 @@ fn limits_have_bounds() {
         assert!(faults.len() == 1 && faults[0].contains(want), "{text}: {faults:?}");
     }
     assert_eq!(limits("connectionsPerAddress: 500, headerBytes: 131072, streams: 1").unwrap().limits.streams, 1);
+}
+
+#[test]
+fn a_limit_without_a_default_has_an_example_too() {
+    let faults = parse(&GOOD.replace("connectionAge: 1h30m", "connectionAge: 5")).unwrap_err();
+    assert!(faults[0].ends_with("is \"5\"; want a duration from 10s to 720h, for example 1h"), "{faults:?}");
 }
 
 #[test]
@@ -164,6 +171,8 @@ fairness:
         format!("14:26: shards[2].url: is \"http://*@h:1\", with credentials; {url}"),
         format!("15:10: shards[3].url: is \"https://h:1/path\", with a path; {url}"),
         "15:45: shards[3].tls.clientCertificateFile: is missing; want the certificate of clientKeyFile".to_owned(),
+        "14:62: shards[2].tls.caFile: is missing; want the CA of the shard's certificate, for an https url".to_owned(),
+        "15:45: shards[3].tls.caFile: is missing; want the CA of the shard's certificate, for an https url".to_owned(),
         "16:48: shards[4].tls: is given with an http URL; want https, or no tls".to_owned(),
         "17:30: observers.resyncInterval: is \"5\"; want a duration from 1s to 24h, for example 5m".to_owned(),
         "18:9: fairness: is no value; want a map".to_owned(),
@@ -178,6 +187,65 @@ fairness:
     assert_eq!(faults.len(), want.len(), "{faults:#?}");
     let line = |fault: &String| fault.split(':').next().unwrap().parse::<u32>().unwrap();
     assert!(faults.is_sorted_by_key(line), "{faults:#?}");
+}
+
+/// The faults of a file whose only shard's entry, or whose only list of shards, is this.
+fn with_shards(shards: &str) -> Vec<String> {
+    let head = "apiVersion: fairgate.dev/v1alpha1\nkind: GatewayConfiguration\nlisten: {address: '127.0.0.1:1'}\n";
+    parse(&format!("{head}shards: {shards}\n")).err().unwrap_or_default()
+}
+
+#[test]
+fn a_port_is_one_or_that_of_the_scheme() {
+    for port in [":1", ":65535", "", "/"] {
+        assert_eq!(with_shards(&format!("[{{name: a, url: 'http://[::1]{port}', seats: 1}}]")), [""; 0], "{port}");
+    }
+    for url in ["http://10.0.0.4:164440", "http://[::1]:65536", "http://h:0", "http://h:"] {
+        let faults = with_shards(&format!("[{{name: a, url: '{url}', seats: 1}}]"));
+        let want = format!("shards[0].url: is {url:?}, with a port that is none (1 to 65535 are); want http or https");
+        assert!(faults.len() == 1 && faults[0].contains(&want), "{faults:?}");
+    }
+}
+
+#[test]
+fn two_shards_have_two_addresses() {
+    let both = |a: &str, b: &str| {
+        with_shards(&format!("[{{name: a, url: '{a}', seats: 1}}, {{name: b, url: '{b}', seats: 1}}]"))
+    };
+    assert_eq!(both("http://h:1", "http://h:2"), [""; 0]);
+    assert_eq!(both("http://h:80", "http://H/").len(), 1);
+    let want = "4:65: shards[1].url: is http://h:1/, where shards[0] is too; want an address of its own";
+    assert_eq!(both("http://h:1", "http://h:1"), [want]);
+}
+
+#[test]
+fn what_is_missing_is_said_to_be_missing_once() {
+    let url = "want http or https, a host and a port, for example https://10.0.0.4:6444";
+    assert_eq!(
+        with_shards("[{name: a}]"),
+        [
+            "4:10: shards[0].seats: is missing; want 1 to 1000000".to_owned(),
+            format!("4:10: shards[0].url: is missing; {url}")
+        ]
+    );
+    let ca = "4:10: shards[0].tls.caFile: is missing; want the CA of the shard's certificate, for an https url";
+    assert_eq!(with_shards("[{name: a, url: 'https://h', seats: 1}]"), [ca]);
+    assert_eq!(with_shards("[]"), ["4:9: shards: is a list of 0; want 1 to 10000 entries"]);
+    // A misspelt key is the cause of the one that is missing.
+    let seats = "4:39: shards[0].seat: is no known key; want seats, perhaps";
+    assert_eq!(with_shards("[{name: a, url: 'http://h:1', seat: 1}]"), [seats]);
+    let text = "kind: GatewayConfiguration\nlisen: {address: '127.0.0.1:1'}\n";
+    assert_eq!(
+        parse(text).unwrap_err(),
+        [
+            "1:1: apiVersion: is missing; want fairgate.dev/v1alpha1",
+            "1:1: shards: is missing; want 1 to 10000 entries",
+            "2:1: lisen: is no known key; want listen, perhaps",
+        ]
+    );
+    // Unless that is there too, and wrong.
+    let faults = with_shards("[{name: a, url: 'http://h:1', seat: 1, seats: 0}]");
+    assert!(faults.len() == 2 && faults[1].contains("seats: is 0"), "{faults:?}");
 }
 
 #[test]
