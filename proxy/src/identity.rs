@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use apiserver_api::{
     Reason, Status, UserInfo,
-    user::{GROUP_AUTHENTICATED, GROUP_MASTERS, GROUP_UNAUTHENTICATED, USER_ANONYMOUS, is_impersonation_header},
+    user::{GROUP_AUTHENTICATED, GROUP_MASTERS, is_credential, is_impersonation_header},
 };
 use http::{HeaderMap, HeaderName, HeaderValue, header::AUTHORIZATION};
 use percent_encoding::percent_decode_str;
@@ -105,7 +105,8 @@ pub(crate) fn identify(
             .ok_or_else(|| Status::new(Reason::BadRequest, "the impersonated identity cannot be written as headers"))?;
         return Ok(Caller { identity: Arc::new(other), impersonator: Some(identity), vouched: true });
     }
-    let vouched = certificate.is_some() || !headers.contains_key(AUTHORIZATION);
+    let vouched =
+        certificate.is_some() || !headers.get_all(AUTHORIZATION).iter().any(|value| is_credential(value.as_bytes()));
     Ok(Caller { identity, impersonator: None, vouched })
 }
 
@@ -144,10 +145,7 @@ fn impersonate(caller: &UserInfo, headers: &HeaderMap) -> Result<UserInfo, Statu
         return Err(Status::new(Reason::BadRequest, "requested identity without the header Impersonate-User"));
     }
     user.extra.sort_by(|a, b| a.0.cmp(&b.0));
-    let implied = if &*user.name == USER_ANONYMOUS { GROUP_UNAUTHENTICATED } else { GROUP_AUTHENTICATED };
-    if !user.in_group(implied) {
-        user.groups.push(implied.into());
-    }
+    user.add_implied_group();
     Ok(user)
 }
 

@@ -72,6 +72,15 @@ impl UserInfo {
         Self::new(USER_ANONYMOUS, &[GROUP_UNAUTHENTICATED])
     }
 
+    /// Adds the group that says whether a credential was shown, unless one of the two is there: `system:unauthenticated`
+    /// to the anonymous user, `system:authenticated` to everybody else (Kubernetes' AuthenticatedGroupAdder).
+    pub fn add_implied_group(&mut self) {
+        if !self.in_group(GROUP_AUTHENTICATED) && !self.in_group(GROUP_UNAUTHENTICATED) {
+            let anonymous = &*self.name == USER_ANONYMOUS;
+            self.groups.push(if anonymous { GROUP_UNAUTHENTICATED } else { GROUP_AUTHENTICATED }.into());
+        }
+    }
+
     /// Whether the user is a member of `group`.
     pub fn in_group(&self, group: &str) -> bool {
         self.groups.iter().any(|g| &**g == group)
@@ -130,6 +139,13 @@ impl UserInfo {
         };
         self.groups.retain(|group| !dropped(group));
     }
+}
+
+/// Whether the value of an `Authorization` header shows a credential at all: a bearer token that is empty is none, as
+/// Kubernetes has it. The scheme is case-insensitive (RFC 9110 section 11.1).
+pub fn is_credential(authorization: &[u8]) -> bool {
+    let value = authorization.trim_ascii();
+    !value.is_empty() && !value.eq_ignore_ascii_case(b"bearer")
 }
 
 /// Whether only a trusted peer may send this header: it says who the user is (`X-Remote-*`). Underscores

@@ -2,7 +2,7 @@
 
 use apiserver_api::{
     Status, UserInfo,
-    user::{GROUP_AUTHENTICATED, GROUP_MASTERS, is_impersonation_header},
+    user::{GROUP_MASTERS, is_credential, is_impersonation_header},
 };
 use http::{HeaderMap, header::AUTHORIZATION};
 
@@ -21,10 +21,10 @@ pub enum Trust {
 /// 401 for a credential that nobody here can check: a wrong one never falls back to anonymous.
 pub(crate) fn authenticate(headers: &HeaderMap, trust: Trust) -> Result<UserInfo, Status> {
     if let (Trust::Gateway, Some(mut user)) = (trust, UserInfo::from_headers(texts(headers))) {
-        add_group(&mut user, GROUP_AUTHENTICATED);
+        user.add_implied_group();
         return Ok(user);
     }
-    if headers.contains_key(AUTHORIZATION) {
+    if headers.get_all(AUTHORIZATION).iter().any(|value| is_credential(value.as_bytes())) {
         return Err(Status::unauthorized());
     }
     Ok(UserInfo::anonymous())
@@ -52,14 +52,8 @@ pub(crate) fn impersonate(headers: &HeaderMap, user: UserInfo) -> Result<UserInf
         );
         return Err(Status::forbidden_object("", "users", &other.name, &why));
     }
-    add_group(&mut other, GROUP_AUTHENTICATED);
+    other.add_implied_group();
     Ok(other)
-}
-
-fn add_group(user: &mut UserInfo, group: &str) {
-    if !user.in_group(group) {
-        user.groups.push(group.into());
-    }
 }
 
 fn texts(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
@@ -68,6 +62,8 @@ fn texts(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
 
 #[cfg(test)]
 mod tests {
+    use apiserver_api::user::{GROUP_AUTHENTICATED, GROUP_UNAUTHENTICATED, USER_ANONYMOUS};
+
     use super::*;
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -91,6 +87,25 @@ mod tests {
         assert!(user.in_group("b") && user.in_group(GROUP_AUTHENTICATED));
         assert_eq!(&*user.extra[0].0, "acme.com/p");
         assert_eq!(authenticate(&map, Trust::None).unwrap(), UserInfo::anonymous());
+    }
+
+    #[test]
+    fn nobody_becomes_somebody() {
+        let anonymous = [("x-remote-user", USER_ANONYMOUS), ("x-remote-group", GROUP_UNAUTHENTICATED)];
+        for told in [&anonymous[..], &anonymous[..1]] {
+            assert_eq!(authenticate(&headers(told), Trust::Gateway).unwrap(), UserInfo::anonymous());
+        }
+        let map = headers(&[("impersonate-user", USER_ANONYMOUS)]);
+        assert_eq!(impersonate(&map, UserInfo::new("root", &[GROUP_MASTERS])).unwrap(), UserInfo::anonymous());
+    }
+
+    #[test]
+    fn an_empty_token_is_none() {
+        for value in ["Bearer ", "bearer", ""] {
+            let map = headers(&[("authorization", value)]);
+            assert_eq!(authenticate(&map, Trust::None).unwrap(), UserInfo::anonymous(), "{value:?}");
+        }
+        assert!(authenticate(&headers(&[("authorization", "Basic")]), Trust::None).is_err());
     }
 
     #[test]
