@@ -187,6 +187,51 @@ async fn a_watch_can_begin_with_the_state() {
 }
 
 #[tokio::test]
+async fn reads_wait_for_a_revision() {
+    let server = server().await;
+    let one = Client::new(&server, "one");
+    let wanted = meta(&one.map("a", "1").await, "resourceVersion").parse::<u64>().unwrap() + 1;
+    let object = format!("{MAPS}/a?resourceVersion={wanted}");
+    let whole = format!("{MAPS}?resourceVersion={wanted}");
+    let page = format!("{whole}&resourceVersionMatch=NotOlderThan&limit=1");
+    let stream = format!("{whole}&resourceVersionMatch=NotOlderThan&watch=true&sendInitialEvents=true");
+    // In this order: the reads are asked for before the write.
+    let (object, whole, page, mut stream, _) =
+        tokio::join!(one.get(&object), one.get(&whole), one.get(&page), one.watch(&stream), one.map("b", "2"));
+    assert_eq!(meta(&object.ok(), "name"), "a");
+    assert_eq!(names(&whole.ok()), ["a", "b"]);
+    assert_eq!(names(&page.ok()), ["a"]);
+    assert_eq!(stream.event().await.unwrap().1, "a");
+
+    // Only for a while; an exact version not at all.
+    tokio::time::pause();
+    let never = format!("{MAPS}?resourceVersion=99999999&resourceVersionMatch=");
+    for (path, retry) in [
+        (format!("{MAPS}/a?resourceVersion=99999999"), Some(1)),
+        (format!("{never}NotOlderThan"), Some(1)),
+        (format!("{never}Exact"), None),
+    ] {
+        let answer = one.get(&path).await;
+        assert_eq!(answer.code, 504, "{path}");
+        assert_eq!(answer.json()["details"]["retryAfterSeconds"].as_i64(), retry, "{path}");
+    }
+    let refused =
+        one.watch(&format!("{never}NotOlderThan&watch=true&sendInitialEvents=true")).await.next().await.unwrap();
+    assert_eq!((&refused["type"], &refused["object"]["code"]), (&json!("ERROR"), &json!(504)));
+}
+
+#[tokio::test]
+async fn any_state_comes_whole() {
+    let server = server().await;
+    let one = Client::new(&server, "one");
+    one.map("a", "1").await;
+    one.map("b", "2").await;
+    let list = one.get(&format!("{MAPS}?limit=1&resourceVersion=0")).await.ok();
+    assert_eq!(names(&list), ["a", "b"]);
+    assert_eq!(list["metadata"]["continue"].as_str(), None);
+}
+
+#[tokio::test]
 async fn bookmarks_advance_although_nothing_changed_here() {
     let server = server().await;
     let (one, two) = (Client::new(&server, "one"), Client::new(&server, "two"));

@@ -135,6 +135,13 @@ impl Store for Embedded {
         self.shared.present.revision()
     }
 
+    fn reached(&self, revision: u64) -> StoreFuture<'_, ()> {
+        Box::pin(async move {
+            self.shared.present.reached(revision).await;
+            Ok(())
+        })
+    }
+
     fn get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<KeyValue>> {
         let found = self.shared.present.state().tree.get(key).map(|entry| entry.unpack());
         Box::pin(std::future::ready(Ok(found)))

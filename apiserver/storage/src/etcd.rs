@@ -25,7 +25,7 @@ use std::sync::{
 };
 
 use tokio::{
-    sync::{Notify, mpsc, watch},
+    sync::{Notify, mpsc},
     task::JoinSet,
 };
 
@@ -58,8 +58,6 @@ struct Shared {
     client: Client,
     layout: Layout,
     present: Arc<Present>,
-    /// The revision of `present`, to be waited for.
-    reached: watch::Sender<u64>,
     /// Callers that wait until memory is as far as etcd.
     waiting: mpsc::Sender<Waiting>,
     /// Asks the watch for its progress.
@@ -86,7 +84,6 @@ impl Etcd {
         let state = load::load(&client, &layout).await.map_err(fail)?;
         let (waiting, waited) = mpsc::channel(freshness::WAITING_MAX);
         let shared = Arc::new(Shared {
-            reached: watch::Sender::new(state.revision),
             present: Arc::new(Present::new(state, None)),
             client,
             layout,
@@ -129,6 +126,15 @@ impl Store for Etcd {
 
     fn revision(&self) -> u64 {
         self.shared.present.revision()
+    }
+
+    fn reached(&self, revision: u64) -> StoreFuture<'_, ()> {
+        Box::pin(async move {
+            // What nobody may have written here is learnt of by asking.
+            self.shared.at_least(revision).await?;
+            self.shared.present.reached(revision).await;
+            Ok(())
+        })
     }
 
     fn get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<KeyValue>> {

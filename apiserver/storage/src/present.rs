@@ -14,6 +14,7 @@ use std::{
 };
 
 use arc_swap::{ArcSwap, Guard};
+use tokio::sync::watch::Sender;
 
 use crate::{Event, StoreError, StoreFuture, WatchStream, tree::Tree};
 
@@ -49,6 +50,8 @@ pub(crate) struct Present {
     kept: Mutex<history::Kept>,
     /// What concerns a watcher is in its buffer, for all changes up to here.
     delivered: AtomicU64,
+    /// The revision of `state`, to be waited for.
+    reached: Sender<u64>,
     /// `None`: what is not in memory is forgotten.
     past: Option<Past>,
 }
@@ -63,6 +66,7 @@ impl Present {
         Self {
             hub: Mutex::new(Hub::new(state.revision)),
             delivered: AtomicU64::new(state.revision),
+            reached: Sender::new(state.revision),
             state: ArcSwap::from_pointee(state),
             kept: Mutex::default(),
             past,
@@ -77,6 +81,12 @@ impl Present {
         self.state.load().revision
     }
 
+    /// Waits until the present state has come to a revision, which may be never.
+    pub(crate) async fn reached(&self, revision: u64) {
+        // The sender is in `self`.
+        let _ = self.reached.subscribe().wait_for(|reached| *reached >= revision).await;
+    }
+
     /// Makes a later state the present one and hands the changes that lead to it, in order, to the watchers.
     pub(crate) fn publish(&self, next: State, events: Vec<Event>) {
         let mut hub = lock(&self.hub);
@@ -85,6 +95,7 @@ impl Present {
         self.state.store(Arc::new(State { compacted, ..next }));
         hub.publish(events, revision);
         self.delivered.store(revision, Ordering::Release);
+        self.reached.send_replace(revision);
     }
 
     /// Raises the revision below which everything is refused.
@@ -105,6 +116,7 @@ impl Present {
         *lock(&self.kept) = history::Kept::default();
         self.state.store(Arc::new(state));
         self.delivered.store(oldest, Ordering::Release);
+        self.reached.send_replace(oldest);
     }
 
     /// The oldest revision that can be read or watched from.

@@ -184,6 +184,8 @@ pub trait Store: Send + Sync + 'static {
     /// The latest revision whose changes are visible here. Starts at 1 in an empty store. Where several servers share
     /// a store another one may be further; reads and watches catch up by themselves.
     fn revision(&self) -> u64;
+    /// Resolves once [`Store::revision`] has come to `revision`, which may be never: the caller sets the deadline.
+    fn reached(&self, revision: u64) -> StoreFuture<'_, ()>;
     /// Reads one key as it is now.
     fn get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<KeyValue>>;
     /// Reads keys in order.

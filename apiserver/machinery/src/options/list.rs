@@ -77,6 +77,18 @@ impl ListOptions {
         Ok(options)
     }
 
+    /// The version that the answer to a first page may not be older than; `None` when it must be exactly that of
+    /// `resource_version` or when nothing is said (the table of api-server.md 3.2).
+    pub fn not_older_than(&self) -> Option<u64> {
+        let is_lower_bound = match self.version_match {
+            Some(VersionMatch::Exact) => false,
+            Some(VersionMatch::NotOlderThan) => true,
+            // The legacy meaning of a version beside a limit.
+            None => self.limit.is_none(),
+        };
+        self.resource_version.filter(|version| is_lower_bound && *version > 0)
+    }
+
     /// Upstream's `ValidateListOptions`.
     fn check_match(&mut self, version: &str, version_match: &str) -> Result<(), Status> {
         const FIELD: &str = "resourceVersionMatch";

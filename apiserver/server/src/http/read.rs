@@ -11,11 +11,7 @@ use crate::{errors, registry::Object, server::Call};
 pub(crate) async fn get(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
     let form = negotiation::one(call, resource)?;
     // Reads are always of the newest state, which is at least any version there is.
-    let current = call.registry.store().revision();
-    let wanted = call.info.list_options()?.revision()?;
-    if wanted > current {
-        return Err(errors::future_revision(wanted, current));
-    }
+    call.registry.reached(call.info.list_options()?.revision()?).await?;
     let object = match call.wildcard() {
         Some(_) => only(call, resource).await?,
         None => call.registry.get(resource, &call.key()?).await?,
@@ -43,7 +39,12 @@ async fn only(call: &Call<'_>, resource: &'static Resource) -> Result<Object, St
 /// The objects of a collection.
 pub(crate) async fn list(call: &Call<'_>, resource: &'static Resource) -> Result<Response<Body>, Status> {
     let form = negotiation::list(call, resource)?;
-    let options = ListOptions::parse(resource, &call.info.list_options()?)?;
+    let mut options = ListOptions::parse(resource, &call.info.list_options()?)?;
+    if options.resource_version == Some(0) && options.continue_token.is_empty() {
+        // Whoever takes any state gets it whole, as upstream answers it from its cache.
+        options.limit = None;
+    }
+    call.registry.reached(options.not_older_than().unwrap_or(0)).await?;
     let page = call.registry.list(resource, &call.collection(), &options).await?;
     Ok(form.list(resource, page, compress::is_accepted(call)))
 }

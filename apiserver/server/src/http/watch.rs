@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{body::Body, form::Form, negotiation};
 use crate::{
-    errors,
     registry::{Object, Registry, WatchEvent, WatchOptions, WatchStart, WatchStream},
     server::Call,
 };
@@ -37,8 +36,13 @@ pub(crate) async fn watch(call: &Call<'_>, resource: &'static Resource) -> Resul
     }
     let now = Instant::now();
     let end = now + options.timeout.unwrap_or_else(|| LIFE + LIFE.mul_f64(jitter()));
+    // A plain watch that begins in the future just waits (recorded); the present state cannot be told before it is there.
+    let ready = match options.send_initial_events {
+        Some(true) => call.registry.reached(options.resource_version.unwrap_or(0)).await,
+        _ => Ok(()),
+    };
     let current = call.registry.store().revision();
-    let start = start(&options, current);
+    let start = ready.map(|()| start(&options));
     let seen = match start {
         Ok(WatchStart::Now) => current,
         Ok(WatchStart::After(revision)) => revision,
@@ -80,14 +84,13 @@ pub(crate) async fn watch(call: &Call<'_>, resource: &'static Resource) -> Resul
 }
 
 /// Where the options let the watch begin.
-fn start(options: &ListOptions, current: u64) -> Result<WatchStart, Status> {
+fn start(options: &ListOptions) -> WatchStart {
     let wanted = options.resource_version.unwrap_or(0);
     match options.send_initial_events {
-        Some(true) if wanted > current => Err(errors::future_revision(wanted, current)),
-        Some(true) => Ok(WatchStart::State),
-        Some(false) if wanted == 0 => Ok(WatchStart::Now),
-        None if wanted == 0 => Ok(WatchStart::State),
-        _ => Ok(WatchStart::After(wanted)),
+        Some(true) => WatchStart::State,
+        Some(false) if wanted == 0 => WatchStart::Now,
+        None if wanted == 0 => WatchStart::State,
+        _ => WatchStart::After(wanted),
     }
 }
 

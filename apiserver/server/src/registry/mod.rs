@@ -23,7 +23,7 @@ mod removal;
 mod watch;
 mod write;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use apiserver_api::{ClusterName, Reason, Status};
 use apiserver_machinery::{Resource, selector::Selector};
@@ -41,6 +41,9 @@ pub(crate) use self::{
     object::{strip, write_value},
 };
 use crate::{errors, recent::Recent};
+
+/// How long a read waits for a revision that is not there yet (api-server.md 3.2).
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Where one object is. Usable as the key of a work queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -135,6 +138,20 @@ impl Registry {
     /// The store below.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
+    }
+
+    /// Waits until reads show at least what was there at this revision, for [`PATIENCE`] at most.
+    ///
+    /// # Errors
+    /// 504 if it does not come to that, and those of the store.
+    pub(crate) async fn reached(&self, revision: u64) -> Result<(), Status> {
+        if revision <= self.store.revision() {
+            return Ok(());
+        }
+        match tokio::time::timeout(PATIENCE, self.store.reached(revision)).await {
+            Ok(reached) => reached.map_err(store_status),
+            Err(_) => Err(errors::future_revision(revision, self.store.revision())),
+        }
     }
 
     /// Whether the logical cluster exists, and its `LogicalCluster` object if it does.

@@ -1,11 +1,7 @@
 //! Get and list.
 
 use apiserver_api::{ClusterName, Reason, Status};
-use apiserver_machinery::{
-    Resource,
-    continue_token::ContinueToken,
-    options::{ListOptions, VersionMatch},
-};
+use apiserver_machinery::{Resource, continue_token::ContinueToken, options::ListOptions};
 use apiserver_storage::{KeyValue, Range, RangeResult, StoreError};
 
 use super::{Collection, Object, ObjectKey, Registry, keys::Span, store_status};
@@ -104,20 +100,12 @@ impl Start {
                 continued: true,
             });
         }
-        let wanted = options.resource_version.unwrap_or(0);
-        let exact = match options.version_match {
-            Some(VersionMatch::Exact) => true,
-            Some(VersionMatch::NotOlderThan) => false,
-            // The legacy meaning of a version beside a limit.
-            None => options.limit.is_some(),
-        };
-        if exact && wanted > 0 {
-            return Ok(Self { after: None, revision: Some(wanted), continued: false });
+        let wanted = options.resource_version.filter(|version| *version > 0);
+        match options.not_older_than() {
+            Some(wanted) if wanted > current => Err(errors::future_revision(wanted, current)),
+            Some(_) => Ok(Self { after: None, revision: None, continued: false }),
+            None => Ok(Self { after: None, revision: wanted, continued: false }),
         }
-        if wanted > current {
-            return Err(errors::future_revision(wanted, current));
-        }
-        Ok(Self { after: None, revision: None, continued: false })
     }
 }
 

@@ -40,9 +40,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
                 tracing::warn!(why, "what etcd holds is read anew; watches end");
                 match load(&shared.client, &shared.layout).await {
                     Ok(state) => {
-                        let revision = state.revision;
                         shared.present.replace(state);
-                        shared.reached.send_replace(revision);
                         continue;
                     }
                     Err(error) => tracing::warn!(%error, "etcd cannot be read; trying again"),
@@ -149,9 +147,7 @@ fn take(shared: &Shared, raw: Vec<Raw>, upto: u64) {
         events.extend(apply(shared, &mut next, raw));
     }
     if next.revision > state.revision {
-        let revision = next.revision;
         shared.present.publish(next, events);
-        shared.reached.send_replace(revision);
     }
 }
 

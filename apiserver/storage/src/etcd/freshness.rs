@@ -44,21 +44,15 @@ impl Shared {
         if revision > self.present.revision() { self.fresh().await } else { Ok(()) }
     }
 
-    /// Waits until memory has come to a revision, which may be never.
-    pub(super) async fn reached(&self, revision: u64) {
-        // The sender is in `self`.
-        let _ = self.reached.subscribe().wait_for(|reached| *reached >= revision).await;
-    }
-
     async fn come_to_now(&self) -> Result<(), StoreError> {
         let now = load::now(&self.client, &self.layout).await?;
-        if tokio::time::timeout(ON_ITS_WAY, self.reached(now)).await.is_ok() {
+        if tokio::time::timeout(ON_ITS_WAY, self.present.reached(now)).await.is_ok() {
             return Ok(());
         }
         let asking = async {
             loop {
                 self.ask_for_progress().await;
-                if tokio::time::timeout(ASK_EVERY, self.reached(now)).await.is_ok() {
+                if tokio::time::timeout(ASK_EVERY, self.present.reached(now)).await.is_ok() {
                     return;
                 }
             }

@@ -36,7 +36,7 @@ impl Shared {
         };
         if answer.succeeded {
             let revision = unsigned(answer.header.unwrap_or_default().revision);
-            let _ = tokio::time::timeout(PATIENCE, self.reached(revision)).await;
+            let _ = tokio::time::timeout(PATIENCE, self.present.reached(revision)).await;
             return Ok(TxnOutcome::Done { revision });
         }
         if lease != 0 {
