@@ -51,6 +51,7 @@ mod parity;
 mod phases;
 mod probes;
 mod rates;
+mod reachability;
 mod recent;
 mod refusal;
 mod refused;

@@ -5,11 +5,7 @@
 //! workspaces of one shard. At the start it first gives every shard a chance, so that a roll-out does not refuse what the
 //! replicas before it would have served; one that has failed once, or does not answer for [`START_WAIT`], is not waited for.
 
-use std::{
-    fmt::Write,
-    sync::{Mutex, PoisonError, atomic::Ordering::Relaxed},
-    time::Duration,
-};
+use std::{fmt::Write, sync::atomic::Ordering::Relaxed, time::Duration};
 
 use apiserver_api::{Reason, Status};
 use fairness::Clock;
@@ -18,55 +14,12 @@ use http::{Method, Response, StatusCode};
 use crate::{
     Body,
     core::Core,
-    index::feed::Kind,
     refusal::{answer, text},
     shards::Entry,
-    status,
 };
 
 /// How long readiness waits at the start for shards that say neither yes nor no.
 const START_WAIT: Duration = Duration::from_secs(10);
-
-/// Whether the followers of a shard's workspaces get what they ask for.
-#[derive(Debug, Default)]
-pub(crate) struct Reachability(Mutex<[Option<Failure>; 2]>);
-
-/// A std mutex: short sections, never held over an await, and never on the path of a request.
-#[derive(Clone, Debug)]
-struct Failure {
-    since: String,
-    error: String,
-}
-
-impl Reachability {
-    fn with<T>(&self, act: impl FnOnce(&mut [Option<Failure>; 2]) -> T) -> T {
-        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// It answers the follower of `kind`. True if it did not before.
-    pub(crate) fn works(&self, kind: Kind) -> bool {
-        self.with(|failures| failures.get_mut(kind as usize).and_then(Option::take).is_some())
-    }
-
-    /// It does not. `is_echo`: it was not even asked, for what went wrong before, which is the better reason to tell.
-    pub(crate) fn failed(&self, kind: Kind, error: String, is_echo: bool) {
-        self.with(|failures| {
-            let reason = failures.iter().flatten().next().map(|known| known.error.clone()).filter(|_| is_echo);
-            let Some(slot) = failures.get_mut(kind as usize) else { return };
-            let since = slot.take().map_or_else(status::now, |before| before.since);
-            *slot = Some(Failure { since, error: reason.unwrap_or(error) });
-        });
-    }
-
-    fn failure(&self) -> Option<Failure> {
-        self.with(|failures| failures.iter().flatten().next().cloned())
-    }
-
-    /// Whether nothing is known to be wrong.
-    pub(crate) fn is_well(&self) -> bool {
-        self.with(|failures| failures.iter().all(Option::is_none))
-    }
-}
 
 /// One line of a verbose answer.
 struct Check {
@@ -179,8 +132,8 @@ fn configuration(core: &Core) -> Outcome {
 }
 
 fn shard(core: &Core, number: usize, entry: &Entry) -> Outcome {
-    if let Some(Failure { since, error }) = entry.reachability.failure() {
-        return Outcome::Impaired(format!("unreachable since {since}: {error}"));
+    if let Some(why) = entry.reachability.failure() {
+        return Outcome::Impaired(why);
     }
     if entry.shard.is_open_circuit(usize::MAX, || core.clock.now_ns()) {
         return Outcome::Impaired("it does not accept connections".into());

@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 use crate::{
     Limits, StartError,
     options::{ShardOptions, Upstream},
-    probes::Reachability,
+    reachability::Reachability,
     upstream::Shard,
 };
 

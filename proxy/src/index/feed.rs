@@ -7,6 +7,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use apiserver_api::ClusterName;
 use bytes::{Buf, BytesMut};
+use fairness::Clock;
 use http::{HeaderValue, Request, StatusCode, header::ACCEPT};
 use http_body_util::{BodyExt, Limited};
 use observers::WorkspaceEvent;
@@ -22,6 +23,10 @@ use crate::{Body, BoxError, core::Core, stamp::Stamp, upstream::SendError, worke
 const PAGE: usize = 500;
 const PAGE_BYTES_MAX: usize = 64 << 20;
 const LINE_BYTES_MAX: usize = 8 << 20;
+/// Of the answer to a watch that is refused.
+const STATUS_BYTES_MAX: usize = 64 << 10;
+/// Of a shard's own words in the log and the probes, in characters.
+const TEXT_MAX: usize = 200;
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 /// A watch is asked to end after this, and taken for dead a little later.
 const WATCH_SECONDS: u64 = 600;
@@ -67,6 +72,9 @@ enum End {
     /// The shard does not serve this kind of object.
     #[error("the shard does not serve it: {0}")]
     Absent(String),
+    /// It answers with something else.
+    #[error("{0}")]
+    Unusable(String),
     /// The revision to resume from is too old.
     #[error("the revision is no longer there")]
     Expired,
@@ -107,9 +115,15 @@ impl Feed {
             let Some(entry) = self.core.shards.get(self.shard) else { return };
             let name = &*entry.shard.name;
             match outcome {
-                Ok(()) => continue,
+                Ok(()) => {
+                    if self.kind == Kind::Workspaces && std::mem::take(&mut is_told) {
+                        tracing::warn!(shard = name, "workspaces are there now, and are found by path");
+                    }
+                    continue;
+                }
                 Err(End::Expired) => revision = None,
-                Err(End::Absent(why)) if self.kind == Kind::LogicalClusters && self.core.shards.is_only(self.shard) => {
+                // It has no such objects, or is no API server of this kind at all.
+                Err(End::Absent(why) | End::Unusable(why)) if self.may_be_plain() => {
                     if !std::mem::replace(&mut is_told, true) {
                         tracing::info!(
                             shard = name,
@@ -139,9 +153,11 @@ impl Feed {
                 }
                 Err(error) => {
                     let is_echo = matches!(&error, End::Failed(e) if matches!(e.downcast_ref(), Some(SendError::Open)));
-                    let error = chain(&error);
-                    tracing::warn!(shard = name, kind = ?self.kind, error, "the index is not fed");
-                    entry.reachability.failed(self.kind, error, is_echo);
+                    let error = with_hint(chain(&error));
+                    let now_ns = self.core.clock.now_ns();
+                    if let Some(error) = entry.reachability.failed(self.kind, error, is_echo, now_ns) {
+                        tracing::warn!(shard = name, error, "the shard does not tell its workspaces");
+                    }
                 }
             }
             if self.kind == Kind::Workspaces && self.core.index.is_static() {
@@ -152,6 +168,14 @@ impl Feed {
             sleep(jitter(backoff)).await;
             backoff = (backoff * 2).min(BACKOFF_MAX);
         }
+    }
+
+    /// Whether the shard may turn out to be one without logical clusters, to which all paths lead. One that has told some
+    /// is none, whatever it answers later.
+    fn may_be_plain(&self) -> bool {
+        self.kind == Kind::LogicalClusters
+            && self.core.shards.is_only(self.shard)
+            && !self.core.index.has_clusters(self.shard)
     }
 
     /// The shard is gone, and with it all that it held. Nobody follows it any more.
@@ -165,7 +189,7 @@ impl Feed {
     fn answers(&self) {
         let Some(entry) = self.core.shards.get(self.shard) else { return };
         if entry.reachability.works(self.kind) {
-            tracing::warn!(shard = &*entry.shard.name, kind = ?self.kind, "the index is fed again");
+            tracing::warn!(shard = &*entry.shard.name, "the shard tells its workspaces again");
         }
     }
 
@@ -214,12 +238,13 @@ impl Feed {
             StatusCode::OK => {}
             StatusCode::NOT_FOUND => return Err(End::Absent("it answers 404".into())),
             StatusCode::GONE => return Err(End::Expired),
-            other => return Err(failed(&format!("the list is answered {other}"))),
+            other => return Err(self.refused("list", other, &body)),
         }
+        let what = |is: &str| format!("its answer to the list of {} is {is}", self.kind.path());
         match serde_json::from_slice::<List>(&body) {
             Ok(list) if list.kind == self.kind.list_kind() => Ok(list),
-            Ok(list) => Err(End::Absent(format!("it answers with a {:?}", list.kind))),
-            Err(error) => Err(End::Absent(format!("its answer is no list: {error}"))),
+            Ok(list) => Err(End::Unusable(what(&format!("a {:?}", shortened(&list.kind))))),
+            Err(error) => Err(End::Unusable(what(&format!("none: {error}")))),
         }
     }
 
@@ -235,7 +260,11 @@ impl Feed {
         match response.status() {
             StatusCode::OK => {}
             StatusCode::GONE => return Err(End::Expired),
-            other => return Err(failed(&format!("the watch is answered {other}"))),
+            other => {
+                let body = timeout(LIST_TIMEOUT, Limited::new(response.into_body(), STATUS_BYTES_MAX).collect()).await;
+                let body = body.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
+                return Err(self.refused("watch", other, &body));
+            }
         }
         self.answers();
         let (mut body, mut lines) = (response.into_body(), BytesMut::new());
@@ -325,6 +354,18 @@ impl Feed {
         }
     }
 
+    /// The shard does not give what was asked for, and says why, perhaps.
+    fn refused(&self, what: &str, status: StatusCode, body: &[u8]) -> End {
+        let (path, user) = (self.kind.path(), &self.core.own_identity.user.name);
+        let told = serde_json::from_slice::<Answer>(body).unwrap_or_default().message;
+        let told = if told.is_empty() { String::new() } else { format!(": {:?}", shortened(&told)) };
+        let hint = match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => DISTRUST,
+            _ => "",
+        };
+        failed(&format!("the {what} of {path} as {user} is answered {status}{told}{hint}"))
+    }
+
     async fn get(&self, query: &str) -> Result<http::Response<Body>, End> {
         let entry = self.core.shards.get(self.shard).ok_or_else(|| failed("no such shard"))?;
         let request = Request::get(format!("{}?{query}", self.kind.path()))
@@ -348,6 +389,29 @@ fn chain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+/// What to look at when a shard does not believe who asks.
+const DISTRUST: &str =
+    "; does the shard believe the certificate of shards[].tls.clientCertificateFile? See docs/shards.md";
+
+/// A shard that wants another certificate, or one at all, says so while TLS is set up.
+fn with_hint(error: String) -> String {
+    let alerts = ["CertificateRequired", "UnknownCA", "BadCertificate", "AccessDenied"];
+    let is_alert = error.contains("received fatal alert") && alerts.iter().any(|alert| error.contains(alert));
+    if is_alert { error + DISTRUST } else { error }
+}
+
+/// The beginning of a text that is somebody else's.
+fn shortened(text: &str) -> String {
+    text.chars().take(TEXT_MAX).collect()
+}
+
+/// A Status, of which only this counts.
+#[derive(Default, serde::Deserialize)]
+struct Answer {
+    #[serde(default)]
+    message: String,
 }
 
 fn failed(why: &str) -> End {

@@ -28,6 +28,8 @@ struct State {
     items: HashMap<&'static str, Vec<Value>>,
     watches: HashMap<&'static str, mpsc::UnboundedSender<Bytes>>,
     lists: usize,
+    /// What lists of a kind are answered instead.
+    broken: HashMap<&'static str, (StatusCode, String)>,
     seen: Seen,
 }
 
@@ -76,6 +78,11 @@ impl Kcp {
             state.watches.insert(kind, sender);
             return Response::new(body);
         }
+        if let Some((code, body)) = state.broken.get(kind) {
+            let mut response = ok(body.clone());
+            *response.status_mut() = *code;
+            return response;
+        }
         let items = state.items.get(kind).cloned().unwrap_or_default();
         let at = query.split("continue=").nth(1).map_or(0, |n| n.parse().unwrap());
         state.lists += usize::from(at == 0);
@@ -111,6 +118,45 @@ async fn becomes(gateway: &Gateway, path: &str, want: StatusCode) {
         assert!(std::time::Instant::now() < deadline, "{path} stays {got}, not {want}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// An answer that is no list says nothing about what there is: nothing is refused for certain, and what the shard had to say is
+/// shown.
+#[tokio::test]
+async fn a_list_that_cannot_be_used_fills_no_index() {
+    let kcp = Kcp::with(vec![cluster("root"), cluster("one")], vec![workspace("root", "org", "Ready", "one")]);
+    let other = Kcp::with(vec![cluster("two")], vec![]);
+    let message = format!("workspaces is forbidden: {}", "x".repeat(1000));
+    let forbidden = json!({ "kind": "Status", "message": message }).to_string();
+    kcp.0.lock().unwrap().broken.insert(WORKSPACES, (StatusCode::OK, "<html>".into()));
+    other.0.lock().unwrap().broken.insert(WORKSPACES, (StatusCode::FORBIDDEN, forbidden));
+    let gateway = Gateway::start(watching(vec![kcp.shard("root"), other.shard("amber")])).unwrap();
+    let shown = async |line: &str| {
+        let deadline = std::time::Instant::now() + PATIENCE;
+        loop {
+            let text = admin(&gateway, "/readyz?verbose").await;
+            if text.contains(line) {
+                return text;
+            }
+            assert!(std::time::Instant::now() < deadline, "no {line} in {text}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let path = "/clusters/*/apis/tenancy.kcp.io/v1alpha1/workspaces";
+    shown(&format!("its answer to the list of {path} is none: ")).await;
+    let text =
+        shown(&format!("the list of {path} as system:fairgate is answered 403 Forbidden: \"workspaces is")).await;
+    assert!(text.contains("shards[].tls.clientCertificateFile") && text.len() < 1500, "{text}");
+    for path in ["/clusters/root:org/api", "/clusters/root:none/api"] {
+        assert_eq!(status(&gateway, path).await, StatusCode::SERVICE_UNAVAILABLE, "{path}");
+    }
+    let metrics = admin(&gateway, "/metrics").await;
+    assert!(metrics.contains("fairgate_index_synced{shard=\"root\"} 0"), "{metrics}");
+    kcp.0.lock().unwrap().broken.clear();
+    other.0.lock().unwrap().broken.clear();
+    becomes(&gateway, "/clusters/root:org/api", StatusCode::OK).await;
+    becomes(&gateway, "/clusters/root:none/api", StatusCode::FORBIDDEN).await;
+    shown("[+]shard/root ok\n[+]shard/amber ok").await;
 }
 
 #[tokio::test]
