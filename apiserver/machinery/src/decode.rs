@@ -7,6 +7,7 @@ mod fields;
 
 use apiserver_api::Status;
 use serde_json::Value;
+use serde_yaml::options::AliasLimits;
 
 pub use self::fields::FINDINGS_MAX;
 use crate::{
@@ -199,16 +200,25 @@ pub fn delete_options(format: BodyFormat, bytes: &[u8]) -> Result<Option<Value>,
     Ok(Some(object))
 }
 
+/// Bytes that aliases may add to a body, in about: each value that they repeat is shorter than the body.
+const REPEATED_MAX: usize = 32 << 20;
+
+/// How many values aliases may repeat: a few lines could become any number of them, and one of them very long.
+fn aliases(bytes: &[u8]) -> AliasLimits {
+    let values = (REPEATED_MAX / bytes.len().max(1)).clamp(16, 10_000);
+    serde_yaml::alias_limits! { max_total_replayed_events: values, max_replay_stack_depth: 16 }
+}
+
 /// YAML in which keys may occur twice: the last one counts.
 fn lenient_yaml(bytes: &[u8]) -> Result<Value, String> {
     let last = serde_yaml::options::DuplicateKeyPolicy::LastWins;
-    let options = serde_yaml::options! { strict_booleans: true, with_snippet: false, duplicate_keys: last };
+    let options = serde_yaml::options! { strict_booleans: true, with_snippet: false, duplicate_keys: last, alias_limits: aliases(bytes) };
     serde_yaml::from_slice_with_options(bytes, options).map_err(|e| e.without_snippet().to_string())
 }
 
 fn yaml(bytes: &[u8]) -> Result<Value, String> {
     // YAML 1.2: `y` and `no` are text. Otherwise a ConfigMap named `y` could not be written.
-    let options = serde_yaml::options! { strict_booleans: true, with_snippet: false };
+    let options = serde_yaml::options! { strict_booleans: true, with_snippet: false, alias_limits: aliases(bytes) };
     serde_yaml::from_slice_with_options(bytes, options).map_err(|e| e.without_snippet().to_string())
 }
 

@@ -1,7 +1,12 @@
 //! The refusals of Kubernetes, worded as upstream words them (api-server.md 2.10, recorded answers).
 
+use std::collections::HashSet;
+
 use super::{Cause, Details, Reason, Status};
 use crate::{RequestInfo, field};
+
+/// Most faults that one refusal names: a small body can have very many.
+const CAUSES_MAX: usize = 256;
 
 /// The message of a 409 for a stale `resourceVersion`.
 const MODIFIED: &str = "the object has been modified; please apply your changes to the latest version and try again";
@@ -128,11 +133,16 @@ impl Status {
 
     /// 422: the object breaks rules. Equal faults are told once.
     pub fn invalid(group: &str, kind: &str, name: &str, errors: &[field::Error]) -> Self {
-        let mut texts: Vec<String> = Vec::with_capacity(errors.len());
+        let mut texts: Vec<String> = Vec::new();
+        let mut seen = HashSet::new();
         let mut details = object(group, kind, name);
-        for error in errors {
+        for (at, error) in errors.iter().enumerate() {
+            if texts.len() == CAUSES_MAX {
+                texts.push(format!("... and {} more", errors.len() - at));
+                break;
+            }
             let text = error.to_string();
-            if !texts.contains(&text) {
+            if seen.insert(text.clone()) {
                 texts.push(text);
                 details.causes.push(Cause::from(error));
             }

@@ -1,6 +1,6 @@
 //! LimitRange (api-server.md 5.9): kept, defaulted and validated. What it limits, containers and claims, is not served.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use apiserver_api::{
     field::{Error, Path},
@@ -71,15 +71,14 @@ fn prepare(new: &mut Value, _: Option<&Value>) {
 }
 
 fn validate(new: &Value, _: Option<&Value>, errors: &mut ErrorList) {
-    let mut seen = Vec::new();
+    let mut seen = BTreeSet::new();
     for (at, item) in object::items(new, &["spec", "limits"]).iter().enumerate() {
         let path = Path::new(&format!("spec.limits[{at}]"));
         let kind = object::text(item, &["type"]);
         check_type(&path.child("type"), kind, errors);
-        if seen.contains(&kind) {
+        if !seen.insert(kind) {
             errors.push(Error::duplicate(&path.child("type"), kind));
         }
-        seen.push(kind);
         check_item(&path, kind, item, errors);
     }
 }

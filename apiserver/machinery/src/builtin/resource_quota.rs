@@ -142,13 +142,13 @@ fn check_scopes(new: &Value, errors: &mut ErrorList) {
     let selected = object::items(new, &["spec", "scopeSelector", "matchExpressions"]);
     let names = selected.iter().map(|e| ("spec.scopeSelector", object::text(e, &["scopeName"])));
     let names = scopes.iter().map(|s| ("spec.scopes", s.as_str().unwrap_or_default())).chain(names);
+    let counts_objects = object::entries(new, &["spec", "hard"])
+        .any(|(name, _)| name.contains('/') || (OBJECTS.contains(&name.as_str()) && name != "pods"));
     for (field, scope) in names {
         let path = Path::new(field);
         if !SCOPES.contains(&scope) {
             errors.push(Error::invalid(&path, scope, "unsupported scope"));
-        } else if object::entries(new, &["spec", "hard"])
-            .any(|(name, _)| name.contains('/') || (OBJECTS.contains(&name.as_str()) && name != "pods"))
-        {
+        } else if counts_objects {
             errors.push(Error::invalid(&path, scope, "unsupported scope applied to resource"));
         }
     }

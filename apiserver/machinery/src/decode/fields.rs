@@ -14,6 +14,9 @@ use crate::schema::{Field, Message, Shape, Type};
 /// Most findings that are named; upstream stops at 100 too.
 pub const FINDINGS_MAX: usize = 100;
 
+/// Most characters of a field's path in a finding.
+const PATH_MAX: usize = 1024;
+
 /// Reads JSON text.
 pub(super) fn from_json(message: &'static Message, bytes: &[u8]) -> serde_json::Result<(Value, Vec<String>)> {
     read(Node::Message(message), bytes)
@@ -79,7 +82,9 @@ struct State {
 impl State {
     fn finding(&mut self, what: &str) {
         if self.findings.len() < FINDINGS_MAX {
-            self.findings.push(format!("{what} field \"{}\"", self.path));
+            let cut = self.path.char_indices().nth(PATH_MAX).map_or(self.path.len(), |(at, _)| at);
+            let path = self.path.get(..cut).unwrap_or_default();
+            self.findings.push(format!("{what} field \"{path}\""));
         }
     }
 }

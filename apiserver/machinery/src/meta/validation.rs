@@ -1,5 +1,7 @@
 //! Whether metadata is valid.
 
+use std::collections::BTreeSet;
+
 use apiserver_api::{
     Status,
     field::{Error, Path},
@@ -124,7 +126,9 @@ fn check_finalizers(new: &Value, old: Option<&Value>, errors: &mut ErrorList) {
         errors.push(Error::invalid(&path, finalizers.to_vec(), wrong));
     }
     let Some(old) = old.filter(|o| object::get(o, &["metadata", "deletionTimestamp"]).is_some()) else { return };
-    let added: Vec<String> = finalizers.iter().filter(|f| !list(old).contains(f)).map(Value::to_string).collect();
+    let before: BTreeSet<&str> = list(old).iter().filter_map(Value::as_str).collect();
+    let is_new = |f: &&Value| !f.as_str().is_some_and(|f| before.contains(f));
+    let added: Vec<String> = finalizers.iter().filter(is_new).map(Value::to_string).collect();
     if !added.is_empty() {
         let list = added.join(", ");
         let wrong = format!(

@@ -3,7 +3,10 @@
 //! obeyed and never stored.
 //!
 //! Semantics of `k8s.io/apimachinery/pkg/util/strategicpatch`. Recursion is bounded by the depth of the parsed
-//! patch.
+//! patch; lists are looked up by the text of what identifies their items, so that long ones cost no more than their
+//! length.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use apiserver_api::Status;
 use serde_json::{Map, Value};
@@ -47,7 +50,8 @@ fn merge_map(
     }
     if let Some(keys) = patch.get(RETAIN_KEYS) {
         let keys = keys.as_array().ok_or_else(|| bad_directive(RETAIN_KEYS, "a list of field names"))?;
-        let is_retained = |key: &str| keys.iter().any(|k| k == key);
+        let keys: BTreeSet<&str> = keys.iter().filter_map(Value::as_str).collect();
+        let is_retained = |key: &str| keys.contains(key);
         if patch.iter().any(|(k, v)| !k.starts_with('$') && !v.is_null() && !is_retained(k)) {
             return Err(bad_directive(RETAIN_KEYS, "a superset of the fields of the patch"));
         }
@@ -62,7 +66,8 @@ fn merge_map(
         if let Some(key) = directive.strip_prefix(DELETE_FROM) {
             let gone = value.as_array().ok_or_else(|| bad_directive(directive, "a list"))?;
             if let Some(Value::Array(items)) = original.get_mut(key) {
-                items.retain(|item| !gone.contains(item));
+                let gone = places(Merge::Set, gone);
+                items.retain(|item| !gone.contains_key(&identity(Merge::Set, item)));
             }
         }
     }
@@ -72,7 +77,7 @@ fn merge_map(
             if let (Some(field), Some(Value::Array(items)), None) =
                 (field_of(key), original.get_mut(key), patch.get(key))
             {
-                let before = items.clone();
+                let before = places(field.merge, items);
                 *items = ordered(field.merge, std::mem::take(items), order, &before);
             }
         }
@@ -118,17 +123,13 @@ fn merge_list(
     order: Option<&Value>,
 ) -> Result<Vec<Value>, Status> {
     let merge = field.map_or(Merge::Replace, |f| f.merge);
-    let before = original.clone();
+    let before = places(merge, &original);
     let merged = match merge {
         Merge::Replace => return Ok(without_directives_list(patch)),
         Merge::Set => {
-            let mut merged = original;
-            for item in patch {
-                if !merged.contains(item) {
-                    merged.push(item.clone());
-                }
-            }
-            merged
+            let mut seen: BTreeSet<String> = original.iter().map(|item| identity(merge, item)).collect();
+            let new = patch.iter().filter(|item| seen.insert(identity(merge, item)));
+            original.iter().chain(new).cloned().collect()
         }
         Merge::ByKey(key) => {
             let message = field.and_then(|f| match f.ty {
@@ -148,8 +149,8 @@ fn merge_list(
 /// Items that agree in `key` are merged, others added.
 fn merge_items(
     message: Option<&Message>,
-    key: &str,
-    mut merged: Vec<Value>,
+    key: &'static str,
+    original: Vec<Value>,
     patch: &[Value],
 ) -> Result<Vec<Value>, Status> {
     let is_replaced = |item: &&Value| item.get(PATCH).is_some_and(|p| p == "replace");
@@ -158,49 +159,75 @@ fn merge_items(
         let items = patch.iter().filter(|item| !(is_replaced(item) && item.as_object().is_some_and(|m| m.len() == 1)));
         return Ok(without_directives_list(&items.cloned().collect::<Vec<_>>()));
     }
+    // Where the items of a key are; what is deleted leaves a gap.
+    let mut merged: Vec<Option<Value>> = original.into_iter().map(Some).collect();
+    let mut at: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (place, item) in merged.iter().enumerate() {
+        if let Some(id) = item.as_ref().and_then(|item| item.get(key)) {
+            at.entry(id.to_string()).or_default().push(place);
+        }
+    }
     for item in patch {
         let (Some(members), Some(id)) = (item.as_object(), item.get(key)) else {
-            return Err(inapplicable(
-                "patch",
-                format!("an item of a list does not contain the declared merge key {key}"),
-            ));
+            let why = format!("an item of a list does not contain the declared merge key {key}");
+            return Err(inapplicable("patch", why));
         };
+        let id = id.to_string();
         if members.get(PATCH).is_some_and(|p| p == "delete") {
-            merged.retain(|m| m.get(key) != Some(id));
+            for place in at.remove(&id).unwrap_or_default() {
+                merged.get_mut(place).map(Option::take);
+            }
             continue;
         }
-        match merged.iter_mut().find(|m| m.get(key) == Some(id)) {
-            Some(Value::Object(found)) => merge_map(message, found, members)?,
-            _ => merged.push(Value::Object(without_directives(members))),
+        let found = at.get(&id).and_then(|places| places.first()).and_then(|place| merged.get_mut(*place));
+        match found {
+            Some(Some(Value::Object(found))) => merge_map(message, found, members)?,
+            _ => {
+                at.entry(id).or_default().push(merged.len());
+                merged.push(Some(Value::Object(without_directives(members))));
+            }
         }
     }
-    Ok(merged)
+    Ok(merged.into_iter().flatten().collect())
 }
 
-/// What identifies an item: its merge key, or itself.
-fn identity(merge: Merge, item: &Value) -> &Value {
+/// What identifies an item, as text: its merge key, or itself.
+fn identity(merge: Merge, item: &Value) -> String {
     match merge {
-        Merge::ByKey(key) => item.get(key).unwrap_or(item),
-        _ => item,
+        Merge::ByKey(key) => item.get(key).unwrap_or(item).to_string(),
+        _ => item.to_string(),
     }
+}
+
+/// Where in a list each item is first.
+fn places(merge: Merge, list: &[Value]) -> BTreeMap<String, usize> {
+    let mut places = BTreeMap::new();
+    for (place, item) in list.iter().enumerate() {
+        places.entry(identity(merge, item)).or_insert(place);
+    }
+    places
 }
 
 /// Items that `order` names in that order, the others in the order they had; where both were there before, their
 /// relation stays.
-fn ordered(merge: Merge, items: Vec<Value>, order: &[Value], before: &[Value]) -> Vec<Value> {
-    let place = |list: &[Value], item: &Value| list.iter().position(|x| identity(merge, x) == identity(merge, item));
-    let (mut named, mut others): (Vec<_>, Vec<_>) = items.into_iter().partition(|item| place(order, item).is_some());
-    named.sort_by_key(|item| place(order, item));
-    others.sort_by_key(|item| place(before, item));
+fn ordered(merge: Merge, items: Vec<Value>, order: &[Value], before: &BTreeMap<String, usize>) -> Vec<Value> {
+    let order = places(merge, order);
+    let placed = items.into_iter().map(|item| {
+        let id = identity(merge, &item);
+        (order.get(&id).copied(), before.get(&id).copied(), item)
+    });
+    let (mut named, mut others): (Vec<_>, Vec<_>) = placed.partition(|(named, ..)| named.is_some());
+    named.sort_by_key(|(named, ..)| *named);
+    others.sort_by_key(|(_, before, _)| *before);
     let mut merged = Vec::with_capacity(named.len() + others.len());
     let (mut named, mut others) = (named.into_iter().peekable(), others.into_iter().peekable());
-    while let (Some(name), Some(other)) = (named.peek(), others.peek()) {
-        let other_first = place(before, other).zip(place(before, name)).is_some_and(|(o, n)| o < n);
+    while let (Some((_, name, _)), Some((_, other, _))) = (named.peek(), others.peek()) {
+        let other_first = other.zip(*name).is_some_and(|(other, name)| other < name);
         merged.extend(if other_first { others.next() } else { named.next() });
     }
     merged.extend(named);
     merged.extend(others);
-    merged
+    merged.into_iter().map(|(.., item)| item).collect()
 }
 
 fn is_directive(key: &str) -> bool {
