@@ -16,6 +16,8 @@ use tokio::{
 
 /// Longest time from start to serving.
 const START_MAX: Duration = Duration::from_secs(30);
+/// The same with all the data of an earlier run.
+const RESTART_MAX: Duration = Duration::from_secs(300);
 /// Lines of its log that are shown when it does not start.
 const LOG_LINES: usize = 20;
 
@@ -73,7 +75,7 @@ impl Instance {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).kill_on_drop(true);
         let child = command.spawn().with_context(|| format!("cannot run {}", binary.display()))?;
         let mut instance = Self { command, child, directory, admin: String::new() };
-        instance.started().await?;
+        instance.started(START_MAX).await?;
         Ok(instance)
     }
 
@@ -84,14 +86,14 @@ impl Instance {
     pub(crate) async fn restart(&mut self) -> anyhow::Result<()> {
         self.child.kill().await.context("cannot end the fairgate that was started")?;
         self.child = self.command.spawn().context("cannot run it again")?;
-        self.started().await
+        self.started(RESTART_MAX).await
     }
 
-    async fn started(&mut self) -> anyhow::Result<()> {
-        match timeout(START_MAX, self.serving()).await {
+    async fn started(&mut self, longest: Duration) -> anyhow::Result<()> {
+        match timeout(longest, self.serving()).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(error.context(self.log_tail())),
-            Err(_) => bail!("it does not serve after {START_MAX:?}\n{}", self.log_tail()),
+            Err(_) => bail!("it does not serve after {longest:?}\n{}", self.log_tail()),
         }
     }
 

@@ -13,6 +13,8 @@ use futures_util::{StreamExt, stream};
 
 /// Path of a store that the child is to open.
 const CHILD: &str = "FAIRGATE_BENCH_MEMORY_CHILD";
+/// Set: the child writes something and dies.
+const DIES: &str = "FAIRGATE_BENCH_MEMORY_DIES";
 /// Writes that are under way together.
 const WRITES: usize = 2048;
 
@@ -23,8 +25,10 @@ fn main() {
     if let Ok(path) = std::env::var(CHILD) {
         return open(Path::new(&path));
     }
-    println!("| objects | clusters | bytes of each | memory of each | memory of all | opened in | file |");
-    println!("|---|---|---|---|---|---|---|");
+    println!(
+        "| objects | clusters | bytes of each | memory of each | memory of all | opened in | after a crash | file |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
     for (what, object, objects, clusters) in [
         ("small configmaps", small as Object, 100_000, 10_000),
         ("configmaps of 1.5 KB, 40 % random", large, 100_000, 10_000),
@@ -35,8 +39,10 @@ fn main() {
         let bytes = fill(&path, object, objects, clusters);
         let size = path.metadata().unwrap().len();
         let (memory, seconds) = child(&path);
+        Command::new(std::env::current_exe().unwrap()).env(CHILD, &path).env(DIES, "1").output().unwrap();
+        let (_, after_crash) = child(&path);
         println!(
-            "| {objects} {what} | {clusters} | {} | {:.0} | {:.0} MiB | {seconds:.2} s | {} MiB |",
+            "| {objects} {what} | {clusters} | {} | {:.0} | {:.0} MiB | {seconds:.2} s | {after_crash:.2} s | {} MiB |",
             bytes / objects,
             memory as f64 / objects as f64,
             memory as f64 / f64::from(1 << 20),
@@ -73,6 +79,13 @@ fn child(path: &Path) -> (u64, f64) {
 fn open(path: &Path) {
     let (before, start) = (resident(), Instant::now());
     let store = Embedded::open(path).unwrap();
+    if std::env::var_os(DIES).is_some() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let (key, value) = ("/registry/core/configmaps/root/default/last".into(), Some(small(0).into()));
+        let create = Txn { key, condition: Condition::Absent, guard: None, value, ttl: None };
+        runtime.block_on(store.txn(create)).unwrap();
+        std::process::abort();
+    }
     println!("{} {}", resident() - before, start.elapsed().as_secs_f64());
     drop(store);
 }

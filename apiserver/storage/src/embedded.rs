@@ -31,6 +31,7 @@ use crate::{
 mod committer;
 mod disk;
 mod keeper;
+mod load;
 mod log;
 pub mod maintenance;
 mod queue;

@@ -8,14 +8,8 @@ use std::{
 
 use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 
-use super::{
-    committer::Expiry,
-    log::{self, LogError, Record},
-};
-use crate::{
-    present::State,
-    tree::{Packed, Tree},
-};
+use super::{committer::Expiry, load, log};
+use crate::present::State;
 
 /// Marks the file as ours: "fgst".
 const APPLICATION_ID: i32 = 0x6667_7374;
@@ -96,7 +90,7 @@ pub(super) struct Opened {
 pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     let (lock, writer) = open_exclusively(path)?;
     let fail = |error: rusqlite::Error| explain(path, error);
-    let (state, expiries, trimmed) = load(path, &writer)?;
+    let (state, expiries, trimmed) = load::load(path, &writer)?;
     let another = || {
         let connection = Connection::open(path)?;
         configure(&connection).map(|()| connection)
@@ -226,50 +220,6 @@ fn check_pages(path: &Path, connection: &Connection) -> Result<(), OpenError> {
     let found: String =
         connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(|error| explain(path, error))?;
     if found == "ok" { Ok(()) } else { Err(OpenError::Damaged { path: path.into(), reason: found.replace('\n', " ") }) }
-}
-
-fn load(path: &Path, connection: &Connection) -> Result<(State, Vec<Expiry>, u64), OpenError> {
-    let damaged = |reason: String| OpenError::Damaged { path: path.into(), reason };
-    let meta = log::meta(connection).map_err(|e| explain(path, e))?;
-    let (mut rows, mut expiries) = (Vec::<(Packed, bool)>::new(), Vec::new());
-    let (mut revision, mut since_compaction) = (meta.revision, 0);
-    let read = log::visit(connection, |row| {
-        let record = Record::read(row)?;
-        revision = revision.max(record.revision);
-        since_compaction += u64::from(record.revision > meta.compacted);
-        let deleted = record.deleted;
-        if let (false, Some(at)) = (deleted, record.expires) {
-            expiries.push((at, record.revision, record.key.clone()));
-        }
-        rows.push((Packed::of(&record.into_entry()), deleted));
-        Ok(())
-    });
-    read.map_err(|error| match error {
-        LogError::Sqlite(error) => explain(path, error),
-        LogError::Damaged(reason) => damaged(reason),
-    })?;
-    // Revision 1 is the empty store: it has no row. Every later one that was not compacted must be there.
-    let expected = revision - meta.compacted.max(1).min(revision);
-    if since_compaction != expected {
-        return Err(damaged(format!("{since_compaction} changes since the last compaction instead of {expected}")));
-    }
-    let tree = Tree::from_sorted(latest(rows));
-    Ok((State { tree, revision, compacted: meta.compacted }, expiries, meta.trimmed))
-}
-
-/// The present entries in the order of their keys; rows come in the order of revisions, with whether they delete.
-fn latest(mut rows: Vec<(Packed, bool)>) -> Vec<Packed> {
-    // Stable: the last of a key stays the last.
-    rows.sort_by(|(a, _), (b, _)| a.key_bytes().cmp(b.key_bytes()));
-    let mut entries = Vec::<Packed>::new();
-    let mut rows = rows.into_iter().peekable();
-    while let Some((entry, deleted)) = rows.next() {
-        let superseded = rows.peek().is_some_and(|(next, _)| next.key_bytes() == entry.key_bytes());
-        if !superseded && !deleted {
-            entries.push(entry);
-        }
-    }
-    entries
 }
 
 pub(super) fn explain(path: &Path, error: rusqlite::Error) -> OpenError {
