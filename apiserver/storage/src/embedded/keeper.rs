@@ -63,11 +63,9 @@ pub(super) fn checkpoints(shared: &Shared, connection: &Connection, stop: &Stop)
         let _one = lock(&shared.checkpoint);
         let before = shared.wal_pages.load(Ordering::Relaxed);
         match disk::checkpoint(connection) {
-            Ok((pages, moved)) => {
-                let corrected = |now: u64| match now.saturating_sub(before) {
-                    0 if pages == moved => Some(0), // the next write starts the log over
-                    meanwhile => Some(pages + meanwhile),
-                };
+            Ok((pages, _)) => {
+                // Even when all is moved: a commit that began before may still append to what is there.
+                let corrected = |now: u64| Some(pages + now.saturating_sub(before));
                 let _ = shared.wal_pages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, corrected);
             }
             Err(e) if matches!(e.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)) => {}
