@@ -86,6 +86,12 @@ impl Core {
         self.metrics.refused.note(why, self.clock.now_ns(), client, what);
     }
 
+    /// The workspace class that refuses requests of a workspace for this reason, if it is not a level that does.
+    pub(crate) fn refusing_class(&self, workspace: &ClusterName, reason: &str) -> Option<String> {
+        let rules = self.fairness.as_ref()?.rules();
+        rules.refusing_class(&self.index, workspace, reason)
+    }
+
     /// Whether there is nothing that only a restart can mend.
     pub(crate) fn is_healthy(&self) -> bool {
         self.healthy.as_ref().is_none_or(|healthy| healthy())

@@ -317,7 +317,7 @@ fn workspaces(out: &mut Text, core: &Core) {
         let stats = gate.workspace_stats(WORKSPACES);
         join(&mut other, &stats.other);
         for workspace in stats.busiest {
-            // What has no name is the platform, or the unknown workspaces together.
+            // What has no name is the platform.
             let name = workspace.name.as_ref().map_or("_platform", |n| n.as_str());
             if named.len() < WORKSPACES || named.contains_key(name) {
                 join(named.entry(name.to_owned()).or_default(), &workspace);

@@ -92,13 +92,20 @@ pub(crate) fn draining() -> Status {
     temporary(StatusCode::SERVICE_UNAVAILABLE, message, 1)
 }
 
-/// Fairness says no: a Status if the client reads JSON, else, and always under its rules, upstream's plain text.
-pub(crate) fn rejected(rejection: &Rejection, headers: &HeaderMap, compat: Compat) -> Response<Body> {
+/// Fairness says no, by the workspace class of this name if one did: a Status if the client reads JSON, else, and always under its rules, upstream's plain text.
+pub(crate) fn rejected(
+    rejection: &Rejection,
+    class: Option<&str>,
+    headers: &HeaderMap,
+    compat: Compat,
+) -> Response<Body> {
     let mut status = temporary(StatusCode::TOO_MANY_REQUESTS, TOO_MANY, rejection.retry_after);
     if compat == Compat::Fairgate && accepts_json(headers) {
         if let Some(details) = &mut status.details {
-            let what = if rejection.reason == "rate-limit" { "a workspace class" } else { "the priority level" };
-            let message = format!("{what} of the request refused it: {}", rejection.reason);
+            let message = match class {
+                Some(class) => format!("the workspace class {class:?} of the request refused it: {}", rejection.reason),
+                None => format!("the priority level of the request refused it: {}", rejection.reason),
+            };
             details.causes.push(Cause { reason: rejection.reason.into(), message, field: String::new() });
         }
         return answer(&status);

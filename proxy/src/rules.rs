@@ -9,6 +9,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use apiserver_api::ClusterName;
 use arc_swap::ArcSwap;
 use config::{Compat, FairnessConfig, Weight, WorkspaceClass};
 use fairness::{Gate, GateOptions, GatePolicy, PricingOptions, Profile, scheduler};
@@ -50,6 +51,19 @@ fn warn_of_reserves(classes: &[WorkspaceClass], seats: &[u32]) {
                  none there, even while it is idle; want fewer seats or a lendablePercent"
             );
         }
+    }
+}
+
+impl Rules {
+    /// See [`crate::core::Core::refusing_class`].
+    pub(crate) fn refusing_class(&self, index: &Index, workspace: &ClusterName, reason: &str) -> Option<String> {
+        let is_rate = reason == "rate-limit";
+        if self.classes.is_empty() || !(is_rate || reason == "concurrency-limit") {
+            return None;
+        }
+        let (path, labels) = index.describe(workspace);
+        let class = self.classes.iter().find(|class| class.matches(&path, &labels))?;
+        (is_rate || class.weight == Weight::Seats(0)).then(|| class.name.clone())
     }
 }
 

@@ -186,7 +186,12 @@ pub(crate) const SERIES: &[Series] = &[
     series("apiserver_flowcontrol_target_seats", "gauge", LEVEL, "Seats that the adjustment aims at."),
     // Workspaces: the busiest by name, the rest as _other, requests without a workspace as _platform.
     series("fairgate_workspace_seats_in_use", "gauge", WORKSPACE, "Seats in use by the workspace."),
-    series("fairgate_workspace_limit_seats", "gauge", WORKSPACE, "Most seats that the workspace may use just now."),
+    series(
+        "fairgate_workspace_limit_seats",
+        "gauge",
+        WORKSPACE,
+        "Most seats that the workspace may use just now, summed over shards.",
+    ),
     series("fairgate_workspace_waiting_requests", "gauge", WORKSPACE, "Requests of the workspace that wait."),
     series(
         "fairgate_workspace_dispatched_requests_total",

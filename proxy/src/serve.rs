@@ -205,7 +205,9 @@ async fn admitted(
         Ok(permit) => permit,
         Err(Refused::Unfair(rejection)) => {
             trail.outcome = Outcome::Rejected(rejection.reason);
-            return rejected(&rejection, &parts.headers, core.compat()).map(Reply::plain);
+            let workspace = route.workspace.as_ref();
+            let class = workspace.and_then(|name| core.refusing_class(name, rejection.reason));
+            return rejected(&rejection, class.as_deref(), &parts.headers, core.compat()).map(Reply::plain);
         }
         Err(Refused::Draining) => return refuse(core, trail, peer, &draining(), Why::Draining),
     };

@@ -159,7 +159,7 @@ pub(super) struct State {
     serials: u64,
     platform: WorkspaceId,
     /// What those share whose names find no room.
-    others: WorkspaceId,
+    pub(super) others: WorkspaceId,
     /// So many names get nodes of their own.
     names_max: usize,
     slots: Vec<Slot>,

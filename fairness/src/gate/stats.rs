@@ -306,7 +306,7 @@ pub struct LevelStats {
 /// One workspace.
 #[derive(Clone, Debug, Default)]
 pub struct WorkspaceStats {
-    /// Its name; `None` for the platform, for those that share a node, and in [`WorkspacesStats::other`].
+    /// Its name; `None` for the platform, and in [`WorkspacesStats::other`], where those are that share a node.
     pub name: Option<ClusterName>,
     /// Seats in use, tails included.
     pub seats_in_use: u64,
@@ -407,6 +407,7 @@ impl Gate {
     pub fn workspace_stats(&self, top: usize) -> WorkspacesStats {
         let now = self.shared.clock.now_ns();
         let mut all: Vec<(u64, WorkspaceStats)> = Vec::new();
+        let mut shared = None;
         let mut from = 0;
         drop(self.exact());
         loop {
@@ -427,13 +428,16 @@ impl Gate {
                     dispatched: known.counters.dispatched,
                     rejected: known.counters.rejected,
                 };
-                all.push((node.in_use + node.waiting_seats, stats));
+                match id == state.others {
+                    true => shared = Some(stats),
+                    false => all.push((node.in_use + node.waiting_seats, stats)),
+                }
             }
             from += PART;
         }
         all.sort_by(|(a, x), (b, y)| (b, y.dispatched).cmp(&(a, x.dispatched)).then_with(|| x.name.cmp(&y.name)));
         let mut other = WorkspaceStats::default();
-        for (_, rest) in all.drain(top.min(all.len())..) {
+        for rest in all.drain(top.min(all.len())..).map(|(_, rest)| rest).chain(shared) {
             let mut counters = Counters { dispatched: other.dispatched, rejected: other.rejected };
             counters.add(&Counters { dispatched: rest.dispatched, rejected: rest.rejected });
             (other.dispatched, other.rejected) = (counters.dispatched, counters.rejected);

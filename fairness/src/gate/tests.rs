@@ -259,6 +259,13 @@ async fn idle_workspaces_leave_nothing_and_those_without_room_neither() {
         drop(run(gate.admit(&request(&gate, &workspace(name), "workload-low", 1))));
     }
     assert_eq!(gate.shard_stats().workspaces, before);
+    // Those that share a node are others; what has no name besides is the platform, once.
+    let stats = gate.workspace_stats(9);
+    assert_eq!(
+        stats.busiest.iter().map(|w| (w.name.clone(), w.limit, w.dispatched)).collect::<Vec<_>>(),
+        [(None, 10, 0)]
+    );
+    assert_eq!((stats.other.limit, stats.other.dispatched), (10, 3));
     gate.set_names_max(1);
     let a = workspace("a");
     drop(run(gate.admit(&request(&gate, &a, "workload-low", 1))));

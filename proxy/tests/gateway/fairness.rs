@@ -215,6 +215,11 @@ spec:
   match: { paths: ["root:slow:*"] }
   nominalConcurrencyShares: 10
   rateLimit: { requestsPerSecond: 1, burst: 2 }
+---
+apiVersion: fairgate.dev/v1alpha1
+kind: WorkspaceClass
+metadata: { name: closed }
+spec: { match: { paths: ["root:closed"] }, seats: 0 }
 "#;
     let config = rules::parse(class);
     let held = Held::default();
@@ -227,11 +232,15 @@ spec:
             let (status, headers, body) = ask(path).await;
             if status == StatusCode::TOO_MANY_REQUESTS {
                 refused += 1;
-                assert!(body.contains("rate-limit") && headers.contains_key("retry-after"), "{body}");
+                let why = r#"the workspace class \"slow\" of the request refused it: rate-limit"#;
+                assert!(body.contains(why) && headers.contains_key("retry-after"), "{body}");
             }
         }
         assert!(refused > 0, "{path}");
     }
+    let (status, _, body) = ask("/clusters/root:closed/quick").await;
+    let why = r#"the workspace class \"closed\" of the request refused it: concurrency-limit"#;
+    assert!(status == StatusCode::TOO_MANY_REQUESTS && body.contains(why), "{body}");
     for path in
         ["/clusters/root:slow:b/quick", "/clusters/root:fast/quick", "/clusters/root:fast/quick", "/version/quick"]
     {
