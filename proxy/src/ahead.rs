@@ -8,13 +8,16 @@
 //! is read ahead until it is initialised; a slow watcher is the shard's to judge. What comes on a connection with the
 //! answers of others (HTTP/2) is always taken off it, within the stream's window.
 //!
+//! What is taken off and not read counts for the worker too; beyond the same limit the answer is ended that would take
+//! more: its client is not reading.
+//!
 //! # Invariants
 //! * Who is held back by the worker's limit is woken when there is room again, one for each time that there is: it
 //!   passes on what it leaves.
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::Ordering::Relaxed},
     task::{Context, Poll, Waker},
 };
 
@@ -105,6 +108,8 @@ pub(crate) struct Ahead {
 
 struct Inner {
     source: Source,
+    /// What the source holds that its client has not taken, as far as it is counted.
+    held: usize,
     /// What has been read and not passed on.
     parts: VecDeque<Part>,
     bytes: usize,
@@ -117,7 +122,8 @@ struct Inner {
 
 impl Ahead {
     pub(crate) fn new(worker: Arc<Worker>, source: Source) -> Arc<Self> {
-        let inner = Inner { source, parts: VecDeque::new(), bytes: 0, waits: false, ended: false, ticket: None };
+        let inner =
+            Inner { source, held: 0, parts: VecDeque::new(), bytes: 0, waits: false, ended: false, ticket: None };
         Arc::new(Self { worker, inner: Mutex::new(inner) })
     }
 
@@ -138,6 +144,7 @@ impl Ahead {
             return Poll::Ready(None);
         }
         let polled = inner.source.poll_part(Some(&self.worker), cx);
+        self.count(inner);
         inner.waits = polled.is_pending();
         inner.ended = matches!(polled, Poll::Ready(None | Some(Err(_))));
         polled
@@ -169,10 +176,7 @@ impl Ahead {
                 Poll::Ready(None) => inner.ended = true,
                 Poll::Ready(Some(part)) => {
                     inner.ended = part.is_err();
-                    let weight = weight(&part);
-                    inner.bytes += weight;
-                    self.worker.ahead.take(weight);
-                    inner.parts.push_back(part);
+                    self.put(inner, part);
                 }
             }
         }
@@ -180,9 +184,33 @@ impl Ahead {
         inner.ended = inner.ended || inner.source.is_cut_short(&self.worker, cx);
         if !inner.ended {
             inner.source.gather(cx);
+            if self.count(inner) > limits.ahead_bytes_per_worker {
+                inner.source.give_up();
+                self.count(inner);
+                self.put(inner, Err("the client does not read its answer".into()));
+                inner.ended = true;
+            }
         }
         let wants_more = !inner.ended && inner.source.holds_seats() && inner.bytes < limits.ahead_bytes;
         if wants_more { Poll::Pending } else { Poll::Ready(()) }
+    }
+
+    fn put(&self, inner: &mut Inner, part: Part) {
+        let weight = weight(&part);
+        inner.bytes += weight;
+        self.worker.ahead.take(weight);
+        inner.parts.push_back(part);
+    }
+
+    /// Counts what the source holds; what all of the worker's do.
+    fn count(&self, inner: &mut Inner) -> usize {
+        let (before, now) = (std::mem::replace(&mut inner.held, inner.source.held()), inner.held);
+        let all = &self.worker.unread;
+        if now >= before {
+            all.fetch_add(now - before, Relaxed) + (now - before)
+        } else {
+            all.fetch_sub(before - now, Relaxed) - (before - now)
+        }
     }
 
     /// See [`Source::cut`].
@@ -199,6 +227,7 @@ impl Ahead {
 impl Drop for Ahead {
     fn drop(&mut self) {
         let inner = &mut *self.lock();
+        self.worker.unread.fetch_sub(inner.held, Relaxed);
         self.worker.ahead.leave(&mut inner.ticket);
         self.worker.ahead.give_back(inner.bytes, self.worker.core.limits.ahead_bytes_per_worker);
     }

@@ -94,6 +94,11 @@ impl Body {
         matches!(self.0, Kind::Exchange(_))
     }
 
+    /// Bytes that have been taken off such a connection and not passed on.
+    pub(crate) fn held(&self) -> usize {
+        if let Kind::Exchange(exchange) = &self.0 { exchange.held() } else { 0 }
+    }
+
     /// Takes what has come off such a connection, and keeps it.
     pub(crate) fn gather(&mut self, cx: &mut Context<'_>) {
         if let Kind::Exchange(exchange) = &mut self.0 {

@@ -247,7 +247,7 @@ where
     .await?;
     let tunnel = peer.tunnel.lock().unwrap_or_else(PoisonError::into_inner).take();
     match (tunnel, peer.take_flight()) {
-        (Some(tunnel), Some(flight)) => tunnel::run(&link, tunnel, flight).await,
+        (Some(tunnel), Some(flight)) => tunnel::run(&link, tunnel, flight, gone).await,
         _ => Ok(()),
     }
 }
@@ -330,7 +330,10 @@ struct ClientIo<S> {
 impl<S> ClientIo<S> {
     fn note(&mut self, bytes: &[u8]) -> io::Result<()> {
         let (link, tick) = (&self.peer.link, self.worker.tick());
-        link.seen.store(tick, Relaxed);
+        // Pings and empty lines are no use of a connection.
+        if link.is_used() {
+            link.seen.store(tick, Relaxed);
+        }
         self.worker.establish(link);
         let framing = match &mut self.eye {
             Eye::H1(framing) => framing,

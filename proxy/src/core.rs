@@ -15,7 +15,7 @@ use fairness::{Clock, Gate, WatchTracker};
 
 use crate::{
     access_log::AccessLog, census::Census, clock::WallClock, identity::Identity, index::Index, limits::InForce,
-    metrics::Metrics, refused::Why, rules::Fairness, shards::Shards, status::GatewayStatus,
+    metrics::Metrics, places::Places, refused::Why, rules::Fairness, shards::Shards, status::GatewayStatus,
 };
 
 /// The gateway's shared state. A request locks parts of the sharded maps of workspaces (index, watches, UIDs, rates) for
@@ -40,7 +40,9 @@ pub(crate) struct Core {
     /// Client connections that have not said a word yet.
     pub(crate) silent: AtomicUsize,
     /// Client connections that have switched protocols.
-    pub(crate) tunnels: AtomicUsize,
+    pub(crate) tunnels: Arc<Places>,
+    /// Other long-running requests.
+    pub(crate) lasting: Arc<Places>,
     /// `None` = fairness is off.
     pub(crate) fairness: Option<Fairness>,
     pub(crate) watches: Arc<WatchTracker>,

@@ -75,6 +75,9 @@ fn bytes(headers: &HeaderMap) -> usize {
 /// One host, well formed; an HTTP/2 request may name it twice if it is the same (RFC 9112 3.2, RFC 9113 8.3.1).
 fn check_host(parts: &Parts) -> Result<(), Status> {
     let bad = |message: &str| Err(Status::new(Reason::BadRequest, message));
+    if parts.uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        return bad("the request's authority names a user; want a host and port");
+    }
     let mut hosts = parts.headers.get_all(HOST).iter();
     let host = hosts.next();
     if hosts.next().is_some() {

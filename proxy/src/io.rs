@@ -71,6 +71,15 @@ pub(crate) struct Socket {
     write: Arc<OwnedWriteHalf>,
 }
 
+/// How a client leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leave {
+    /// It sends nothing more.
+    Closed,
+    /// It takes nothing more either.
+    Reset,
+}
+
 /// Sees a client leave.
 pub(crate) struct Gone(Arc<OwnedWriteHalf>);
 
@@ -103,13 +112,15 @@ impl Socket {
 impl Gone {
     /// Waits until the client has closed its side or reset the connection, whatever it has sent before that. Nothing
     /// tells one that closes from one that only ends its own side: both have left, as they have for hyper.
-    pub(crate) async fn wait(&self) {
+    pub(crate) async fn wait(&self) -> Leave {
         // What `PRIORITY` adds to urgent data is just the end of the other side, without what can be read before it.
         let interest = Interest::ERROR | Interest::PRIORITY;
         let tcp: &TcpStream = (*self.0).as_ref();
         match tcp.ready(interest).await {
-            Ok(ready) if !ready.is_read_closed() && !ready.is_error() => std::future::pending().await,
-            Ok(_) | Err(_) => {}
+            Ok(ready) if ready.is_error() || ready.is_write_closed() => Leave::Reset,
+            Ok(ready) if ready.is_read_closed() => Leave::Closed,
+            Ok(_) => std::future::pending().await,
+            Err(_) => Leave::Reset,
         }
     }
 }

@@ -49,6 +49,7 @@ mod options;
 #[cfg(test)]
 mod parity;
 mod phases;
+mod places;
 mod probes;
 mod rates;
 mod reachability;

@@ -52,6 +52,8 @@ reasons! {
     Draining = "draining",
     /// Too many connections that have switched protocols.
     Tunnels = "tunnels",
+    /// Too many other requests that last.
+    Lasting = "lasting",
     /// Too many streams reset by the client.
     Resets = "resets",
     /// Too many frames that carry nothing.

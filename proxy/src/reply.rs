@@ -19,6 +19,7 @@ use crate::{
     h2,
     inflight::Held,
     initial::Start,
+    places::Place,
     source::{Silence, Source},
     trail::{Outcome, Trail},
     worker::{Timer, Worker},
@@ -51,7 +52,12 @@ impl Reply {
 
     /// An answer that holds no seats.
     pub(crate) fn plain(body: Body) -> Self {
-        Self::silent(body, None, Silence::Allowed, None)
+        Self::lasting(body, None)
+    }
+
+    /// The same of one that lasts.
+    pub(crate) fn lasting(body: Body, place: Option<Place>) -> Self {
+        Self::silent(body, None, Silence::Allowed { _place: place }, None)
     }
 
     /// A watch's answer: counted as a watch until it ends, and with seats until it has started.
@@ -73,7 +79,8 @@ impl Reply {
         if !source.concerns_others() {
             return;
         }
-        let source = std::mem::replace(source, Source::new(Body::empty(), None, Silence::Allowed, None));
+        let source =
+            std::mem::replace(source, Source::new(Body::empty(), None, Silence::Allowed { _place: None }, None));
         let ahead = Ahead::new(flight.worker.clone(), source);
         let reader = Reader::new(&ahead);
         if flight.peer.is_h2 {

@@ -37,6 +37,7 @@ use crate::{
     identity::{self, Caller},
     inflight::Held,
     initial::Start,
+    places::NoPlace,
     probes,
     refusal::{answer, answer_and_close, draining, rejected, temporary},
     refused::Why,
@@ -44,7 +45,7 @@ use crate::{
     route::{self, Route},
     stamp::Stamp,
     trail::{Outcome, Trail},
-    tunnel::{self, Tunnel},
+    tunnel::Tunnel,
     worker::Worker,
 };
 
@@ -215,12 +216,33 @@ async fn admitted(
         Kind::Plain => None,
         Kind::Watch | Kind::LongRunning => upgrade(&parts).filter(|_| body.is_read()),
     };
-    let place = protocol.as_ref().and_then(|_| tunnel::Place::take(worker));
-    if protocol.is_some() && place.is_none() {
-        let message = "too many connections have switched protocols";
-        trail.refuse(core, Why::Tunnels, peer, &message);
-        return answer(&temporary(StatusCode::SERVICE_UNAVAILABLE, message, 1)).map(Reply::plain);
-    }
+    let taken = match (plan.kind, &protocol) {
+        (_, Some(_)) => core.tunnels.take(route.workspace.as_ref(), core.limits.tunnels).map(Some),
+        (Kind::LongRunning, None) => {
+            core.lasting.take(route.workspace.as_ref(), core.limits.upstream_connections).map(Some)
+        }
+        (Kind::Plain | Kind::Watch, None) => Ok(None),
+    };
+    let mut place = match taken {
+        Ok(place) => place,
+        Err(none) => {
+            let (code, message) = match (none, &protocol) {
+                (NoPlace::Share, Some(_)) => (
+                    StatusCode::TOO_MANY_REQUESTS,
+                    "the workspace has its share of the connections that have switched protocols",
+                ),
+                (NoPlace::Share, None) => {
+                    (StatusCode::TOO_MANY_REQUESTS, "the workspace has its share of the requests that last")
+                }
+                (NoPlace::Full, Some(_)) => {
+                    (StatusCode::SERVICE_UNAVAILABLE, "too many connections have switched protocols")
+                }
+                (NoPlace::Full, None) => (StatusCode::SERVICE_UNAVAILABLE, "too many requests that last"),
+            };
+            trail.refuse(core, if protocol.is_some() { Why::Tunnels } else { Why::Lasting }, peer, &message);
+            return answer(&temporary(code, message, 1)).map(Reply::plain);
+        }
+    };
     let stamp = Stamp::take(worker, &mut parts, route, caller, peer, trail);
     if parts.version == Version::HTTP_2 {
         forward::join_cookies(&mut parts.headers);
@@ -244,7 +266,7 @@ async fn admitted(
     match answered {
         // The seats, if it has any, go back. The connection's task runs the tunnel once the head has been written.
         Ok((response, Some((client, shard)))) => {
-            peer.open_tunnel(Tunnel { client, shard, _place: place, _watch: plan.watch.take() });
+            peer.open_tunnel(Tunnel { client, shard, _place: place.take(), _watch: plan.watch.take() });
             response.map(Reply::plain)
         }
         Ok((response, None)) => {
@@ -254,7 +276,7 @@ async fn admitted(
             response.map(|body| match plan.kind {
                 Kind::Plain => Reply::new(body, permit, route.shard),
                 Kind::Watch => Reply::watch(body, plan.watch.take(), route.workspace.as_ref(), permit, start),
-                Kind::LongRunning => Reply::plain(body),
+                Kind::LongRunning => Reply::lasting(body, place.take()),
             })
         }
         // The client's own fault: its body is not what was promised.

@@ -21,6 +21,7 @@ use crate::{
     Body, BoxError,
     inflight::Held,
     initial::Start,
+    places::Place,
     trail::Outcome,
     worker::{Timer, Worker},
 };
@@ -30,8 +31,8 @@ pub(crate) type Part = Result<Frame<Bytes>, BoxError>;
 
 /// What becomes of an answer when the shard does not go on with it.
 pub(crate) enum Silence {
-    /// It may be silent for ever: a log, a terminal.
-    Allowed,
+    /// It may be silent for ever: a log, a terminal. With its place among what lasts, if it has one.
+    Allowed { _place: Option<Place> },
     /// It is cut off after the limit of a request: its seats are not the shard's to keep. With the shard's number.
     Limited(usize),
     /// A watch: it ends, as if the shard had ended it, when the gateway drains; those of one workspace, which is
@@ -68,6 +69,18 @@ impl Source {
     /// the connection to the shard is that of others too.
     pub(crate) fn concerns_others(&self) -> bool {
         self.holds_seats() || self.body.is_shared()
+    }
+
+    /// See [`Body::held`].
+    pub(crate) fn held(&self) -> usize {
+        self.body.held()
+    }
+
+    /// Gives the answer up: its client does not take it, and what all such answers hold is too much.
+    pub(crate) fn give_up(&mut self) {
+        self.body = Body::empty();
+        self.give_back();
+        self.cut = Some(Outcome::Cut("unread"));
     }
 
     /// See [`Body::gather`].

@@ -6,7 +6,7 @@
 use apiserver_api::user::is_identity_header;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Uri, Version,
-    header::{AUTHORIZATION, HOST, TE},
+    header::{AUTHORIZATION, FORWARDED, HOST, TE},
     request::Parts,
 };
 
@@ -20,6 +20,8 @@ use crate::{
     worker::{Worker, mix},
 };
 
+/// Kubernetes' audit log takes these for the client's address as well.
+const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -138,6 +140,8 @@ fn remove(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
 /// Whether only the gateway may say this.
 fn is_claim(name: &HeaderName) -> bool {
     is_identity_header(name.as_str())
+        || *name == FORWARDED
+        || *name == REAL_IP
         || *name == FORWARDED_FOR
         || *name == FORWARDED_PROTO
         || *name == FORWARDED_PREFIX

@@ -3,37 +3,19 @@
 //! They hold no seats and last for hours, so they have limits of their own: how many there are, and how long none of
 //! their bytes may pass.
 
-use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::{
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    sync::atomic::Ordering::Relaxed,
+    task::Poll,
+};
 
 use fairness::WatchGuard;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
 
-use crate::{
-    core::Core,
-    metered::Metered,
-    reply::Flight,
-    worker::{Link, Worker},
-};
-
-/// One of the places for such connections, taken when the client asks and given back at the end.
-pub(crate) struct Place(Arc<Worker>);
-
-impl Place {
-    /// `None` if there are as many as there may be.
-    pub(crate) fn take(worker: &Arc<Worker>) -> Option<Self> {
-        let core: &Core = &worker.core;
-        let place = Self(worker.clone());
-        (core.tunnels.fetch_add(1, Relaxed) < core.limits.tunnels).then_some(place)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.core.tunnels.fetch_sub(1, Relaxed);
-    }
-}
+use crate::{io::Leave, metered::Metered, places::Place, reply::Flight, worker::Link};
 
 /// Both ends, and what is held as long as they are open.
 pub(crate) struct Tunnel {
@@ -44,17 +26,42 @@ pub(crate) struct Tunnel {
     pub(crate) _watch: Option<WatchGuard>,
 }
 
-/// Passes bytes both ways until both ends are closed, or the sweep ends the connection.
+/// Passes bytes both ways until both ends are closed, the client's connection is reset, or the sweep ends it. A client
+/// that has closed its end is not waited for beyond the stall limit: nobody reads from it while the shard takes nothing.
 ///
 /// # Errors
 /// One of the ends broke.
-pub(crate) async fn run(link: &Link, tunnel: Tunnel, flight: Flight) -> Result<(), crate::BoxError> {
+pub(crate) async fn run(
+    link: &Link,
+    tunnel: Tunnel,
+    flight: Flight,
+    mut gone: Pin<&mut impl Future<Output = Leave>>,
+) -> Result<(), crate::BoxError> {
     let Tunnel { client, shard, _place, _watch } = tunnel;
     // The request goes on, so the idle limit of connections does not apply.
     link.is_tunnel.store(true, Relaxed);
     let (client, shard) = futures_util::future::try_join(client, shard).await?;
     let mut client = Metered::new(TokioIo::new(client), flight);
-    let outcome = copy_bidirectional(&mut client, &mut TokioIo::new(shard)).await;
+    let mut shard = TokioIo::new(shard);
+    let outcome = {
+        let mut copy = pin!(copy_bidirectional(&mut client, &mut shard));
+        poll_fn(|cx| {
+            if let Poll::Ready(outcome) = copy.as_mut().poll(cx) {
+                return Poll::Ready(Some(outcome));
+            }
+            if !link.has_left.load(Relaxed)
+                && let Poll::Ready(how) = gone.as_mut().poll(cx)
+            {
+                link.has_left.store(true, Relaxed);
+                if how == Leave::Reset {
+                    return Poll::Ready(None);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    };
+    let Some(outcome) = outcome else { return Err("the client has reset its connection".into()) };
     client.end(outcome.is_ok());
     outcome?;
     Ok(())

@@ -40,6 +40,8 @@ pub(crate) struct Worker {
     pub(crate) is_stopped: AtomicBool,
     /// Bytes of answers that have been read ahead of their clients.
     pub(crate) ahead: Budget,
+    /// Bytes of answers that have been taken off connections which they share with others, and not been read.
+    pub(crate) unread: AtomicUsize,
     next_id: AtomicU64,
     tick: AtomicU32,
     /// Std mutexes: short sections, never held over an await, and in practice taken by one thread only.
@@ -74,6 +76,8 @@ pub(crate) struct Link {
     pub(crate) established: AtomicBool,
     /// Whether it has switched protocols.
     pub(crate) is_tunnel: AtomicBool,
+    /// Whether the client has closed its end of such a connection.
+    pub(crate) has_left: AtomicBool,
 }
 
 impl Link {
@@ -91,6 +95,11 @@ impl Link {
 
     pub(crate) fn is_aged(&self) -> bool {
         self.aged.load(Relaxed)
+    }
+
+    /// Whether what comes on it is a sign of life: not on one that waits for a request.
+    pub(crate) fn is_used(&self) -> bool {
+        !self.established.load(Relaxed) || self.requests.load(Relaxed) > 0 || self.is_tunnel.load(Relaxed)
     }
 
     /// Registers the task that owns the connection; it is woken by [`kill`](Self::kill), [`drain`](Self::drain) and
@@ -186,6 +195,7 @@ impl Worker {
             phases: Phases::new(),
             is_stopped: AtomicBool::new(false),
             ahead: Budget::default(),
+            unread: AtomicUsize::new(0),
             next_id: AtomicU64::new(uuid::Uuid::new_v4().as_u64_pair().0),
             tick: AtomicU32::new(1),
             links: Mutex::default(),
@@ -405,7 +415,8 @@ impl Worker {
         let limits = &self.core.limits;
         let over = |since: u32, limit| now.saturating_sub(since) > ticks(limit);
         if link.is_tunnel.load(Relaxed) {
-            return over(link.seen.load(Relaxed), limits.tunnel_idle_timeout);
+            let limit = if link.has_left.load(Relaxed) { limits.stall_timeout } else { limits.tunnel_idle_timeout };
+            return over(link.seen.load(Relaxed), limit.min(limits.tunnel_idle_timeout));
         }
         if link.requests.load(Relaxed) > 0 {
             return false;

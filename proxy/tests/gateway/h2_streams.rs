@@ -454,6 +454,67 @@ async fn small_parts_that_nobody_reads_do_not_end_the_connection() {
     assert!(log == format!("{}{}e", "abc".repeat(PARTS / 3), "d".repeat(1000)), "{} bytes", log.len());
 }
 
+/// A head that is too long is the fault of its own request, and not of those on the same connection.
+#[tokio::test]
+async fn a_head_that_is_too_long_ends_one_stream() {
+    let (address, mut inbox) = scripted(|_| Some(100)).await;
+    let gateway = gateway(address, 1);
+    let mut client = h2(&gateway).await;
+    let neighbour = ask(&mut client, "pods?watch=1");
+    let watched = inbox.request().await;
+    watched.begin().await;
+    let mut neighbour = neighbour.await.unwrap().unwrap().into_body();
+    for (bytes, want) in [(12_000, 200), (70_000, 502), (120_000, 502), (200_000, 502), (1_000_000, 502)] {
+        let answer = ask(&mut client, "pods");
+        let asked = inbox.request().await;
+        asked.begin_with(bytes).await;
+        assert_eq!(status(answer).await, want, "{bytes} bytes");
+    }
+    watched.data("event", 0).await;
+    let event = tokio::time::timeout(PATIENCE, neighbour.frame()).await.expect("no event");
+    assert_eq!(event.unwrap().unwrap().into_data().unwrap(), "event");
+}
+
+/// What nobody reads is bounded for all answers of a worker: the one too many is ended, and no other.
+#[tokio::test]
+async fn what_nobody_reads_is_bounded() {
+    let (address, mut inbox) = scripted(|_| Some(100)).await;
+    let limits = Limits { ahead_bytes_per_worker: 100_000, resets_per_minute: 1_000_000, ..Limits::default() };
+    let shards = vec![speaking(address, Protocol::Http2)];
+    let gateway = Gateway::start(GatewayOptions { limits, ..options(shards) }).unwrap();
+    let socket = TcpStream::connect(gateway.address()).await.unwrap();
+    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    let (mut reader, connection) =
+        builder.initial_stream_window_size(1000).handshake(TokioIo::new(socket)).await.unwrap();
+    tokio::spawn(connection);
+    let mut logs = Vec::new();
+    let mut shard = Vec::new();
+    for _ in 0..3 {
+        let log = ask(&mut reader, "namespaces/n/pods/p/log?follow=true");
+        let asked = inbox.request().await;
+        asked.begin().await;
+        logs.push(log.await.unwrap().unwrap().into_body());
+        shard.push(asked);
+    }
+    for asked in &shard {
+        for _ in 0..6 {
+            asked.data(&"x".repeat(10_000), 0).await;
+        }
+    }
+    let reset = inbox.next(RST_STREAM).await;
+    let mut ended = 0;
+    for (log, asked) in logs.into_iter().zip(&shard) {
+        if asked.stream == reset.stream {
+            ended += usize::from(tokio::time::timeout(PATIENCE, log.collect()).await.expect("no end").is_err());
+            continue;
+        }
+        asked.data("end", END_STREAM).await;
+        let read = tokio::time::timeout(PATIENCE, log.collect()).await.expect("no end").unwrap();
+        assert_eq!(read.to_bytes().len(), 60_003);
+    }
+    assert_eq!(ended, 1, "its end can be told from that of a whole log");
+}
+
 /// A shard whose connections end as soon as they are open is not dialled for ever.
 #[tokio::test]
 async fn connections_that_end_at_once_are_not_opened_in_a_loop() {

@@ -7,7 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::support::*;
@@ -291,4 +291,31 @@ async fn what_is_no_tls_ends_at_the_handshake() {
     assert_eq!(seen.len(), 0);
     let mut client = h2_on(ca.connect(gateway.address(), None, true).await).await;
     assert_eq!(client.send_request(get_h2("/clusters/a/api")).await.unwrap().status(), StatusCode::OK);
+}
+
+/// Neither empty lines nor what is below HTTP/2's requests is a use of a connection.
+#[tokio::test]
+async fn chatter_does_not_keep_an_idle_connection() {
+    let limits = Limits { idle_timeout: Duration::from_millis(100), head_timeout: PATIENCE, ..Limits::default() };
+    let gateway = Gateway::start(GatewayOptions { limits, ..options(vec![noting(&Seen::default())]) }).unwrap();
+    let preface =
+        [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(), &frames::frame(frames::SETTINGS, 0, 0, b"")].concat();
+    let ping = frames::frame(frames::PING, 0, 0, &[0; 8]);
+    for (hello, chatter) in [(b"\r\n".to_vec(), b"\r\n".to_vec()), (preface, ping)] {
+        let mut socket = TcpStream::connect(gateway.address()).await.unwrap();
+        socket.write_all(&hello).await.unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        // Until the other end is closed.
+        loop {
+            assert!(Instant::now() < deadline, "it is open for ever");
+            if socket.write_all(&chatter).await.is_err() {
+                break;
+            }
+            let mut read = [0; 4096];
+            match tokio::time::timeout(Duration::from_millis(50), socket.read(&mut read)).await {
+                Ok(Ok(0) | Err(_)) => break,
+                Ok(Ok(_)) | Err(_) => {}
+            }
+        }
+    }
 }

@@ -239,3 +239,45 @@ async fn bytes_sent_too_early_belong_to_the_answer() {
         }
     }
 }
+
+/// A client that leaves is noticed although the shard takes nothing, so that nobody's place is kept by who has gone.
+#[tokio::test]
+async fn a_client_that_leaves_while_the_shard_does_not_read_ends_the_tunnel() {
+    for is_reset in [true, false] {
+        let limits = Limits { stall_timeout: Duration::from_millis(100), ..Limits::default() };
+        let (gateway, mut shard) = tunnels(limits).await;
+        let (mut client, mut shard) = open(&gateway, &mut shard, "SPDY/3.1").await;
+        if is_reset {
+            // As much as there is room for, and more.
+            let flood = async {
+                for _ in 0..FLOOD / PART {
+                    client.write_all(&[0; PART]).await.unwrap();
+                }
+            };
+            timeout(Duration::from_millis(500), flood).await.expect_err("somebody reads it");
+            socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
+            drop(client);
+        } else {
+            client.shutdown().await.unwrap();
+            assert_eq!(shard.read(&mut [0]).await.unwrap(), 0, "the shard is told, and goes on");
+        }
+        metric_becomes(&gateway, "fairgate_requests_in_flight", 0.0).await;
+        let ended = timeout(PATIENCE, shard.read_to_end(&mut Vec::new())).await;
+        ended.expect("the shard is not told").ok();
+    }
+}
+
+/// One workspace cannot take all the places, and there is one left for a workspace that has none.
+#[tokio::test]
+async fn a_workspace_has_its_share_of_the_tunnels() {
+    let (gateway, mut shard) = tunnels(Limits { tunnels: 4, ..Limits::default() }).await;
+    let mut kept = Vec::new();
+    for _ in 0..2 {
+        kept.push(open(&gateway, &mut shard, "SPDY/3.1").await);
+    }
+    let more = raw(gateway.address(), ask("SPDY/3.1").as_bytes(), |seen| seen.contains("its share")).await;
+    assert!(more.starts_with("HTTP/1.1 429") && more.to_lowercase().contains("retry-after: 1"), "{more}");
+    let other = ask("SPDY/3.1").replace("/clusters/a/", "/clusters/b/");
+    let seen = raw(gateway.address(), other.as_bytes(), |seen| seen.contains("\r\n\r\n")).await;
+    assert!(seen.starts_with("HTTP/1.1 101"), "{seen}");
+}

@@ -17,7 +17,7 @@ use http::{
 use http_body::{Body as _, Frame};
 use tokio::time::{Sleep, sleep};
 
-use super::{Place, Relaxed};
+use super::{HEAD_MAX, Place, Relaxed};
 use crate::{
     Body, BoxError, hop,
     upstream::{CONTINUE_WAIT, INTERIM_MAX, connect::Endpoint},
@@ -183,6 +183,9 @@ impl Beginning<'_> {
         let place = self.place.take().expect("an answer has one head");
         place.heard();
         place.0.has_served.store(true, Relaxed);
+        if is_too_long(&head.headers) {
+            return Poll::Ready(Err(Failure::Malformed("its head is too long")));
+        }
         // Whoever answers instead of asking for the body does not want it.
         let upload = self.outgoing.upload.take().filter(|upload| upload.hold.is_none());
         let upload = self.stream.take().zip(upload).filter(|(_, upload)| !upload.is_over);
@@ -308,6 +311,10 @@ fn broken_off(error: &h2::Error) -> BoxError {
     format!("the shard broke its answer off: {error}").into()
 }
 
+fn is_too_long(fields: &HeaderMap) -> bool {
+    fields.iter().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>() > HEAD_MAX
+}
+
 /// Fields of a trailer section that may be passed on.
 fn passable(trailers: HeaderMap) -> HeaderMap {
     trailers.iter().filter(|(name, _)| !hop::is_framing(name)).map(|(n, v)| (n.clone(), v.clone())).collect()
@@ -325,6 +332,7 @@ pub(crate) struct Exchange {
 /// What has been taken out of the stream and not passed on. The shard may not send more for it: its window bounds this.
 #[derive(Default)]
 struct Held {
+    bytes: usize,
     parts: VecDeque<Bytes>,
     /// Small parts, behind the others.
     joined: BytesMut,
@@ -334,6 +342,7 @@ struct Held {
 
 impl Held {
     fn push(&mut self, part: Bytes) {
+        self.bytes += part.len();
         if part.len() < SMALL {
             return self.joined.extend_from_slice(&part);
         }
@@ -345,7 +354,9 @@ impl Held {
 
     fn pop(&mut self) -> Option<Result<Bytes, h2::Error>> {
         let joined = || (!self.joined.is_empty()).then(|| std::mem::take(&mut self.joined).freeze());
-        self.parts.pop_front().or_else(joined).map(Ok).or_else(|| self.failed.take().map(Err))
+        let part = self.parts.pop_front().or_else(joined);
+        self.bytes -= part.as_ref().map_or(0, Bytes::len);
+        part.map(Ok).or_else(|| self.failed.take().map(Err))
     }
 
     fn is_empty(&self) -> bool {
@@ -377,6 +388,7 @@ impl Exchange {
             }
             Some(Err(error)) => Some(Err(broken_off(&error))),
             None => match ready!(recv.poll_trailers(cx)) {
+                Ok(Some(trailers)) if is_too_long(&trailers) => Some(Err("the shard's trailers are too long".into())),
                 Ok(trailers) => trailers.map(|trailers| Ok(Frame::trailers(passable(trailers)))),
                 Err(error) => Some(Err(broken_off(&error))),
             },
@@ -386,6 +398,11 @@ impl Exchange {
             self.recv = None;
         }
         Poll::Ready(frame)
+    }
+
+    /// Bytes that have been taken out of the stream and not passed on.
+    pub(crate) fn held(&self) -> usize {
+        self.held.bytes
     }
 
     /// Takes what has come out of the stream, for a client that does not: see [`SMALL`]. The task is woken for more.

@@ -56,8 +56,11 @@ const STREAM_WINDOW: u32 = 256 << 10;
 #[allow(clippy::cast_possible_truncation, reason = "100")]
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * STREAMS_MAX as u32;
 const FRAME_MAX: u32 = 16 << 10;
-/// Bytes of an answer's head.
-const HEAD_MAX: u32 = 64 << 10;
+/// Bytes of an answer's head, or of its trailers, that are passed on.
+const HEAD_MAX: usize = 64 << 10;
+/// What h2 reads of one. It ends the connection with all its streams, and not that one, when there is more than about a
+/// quarter beyond this: far above what one may have, so that a head that is too long is the fault of its own request.
+const HEAD_READ_MAX: u32 = 1 << 20;
 /// What h2 gathers of one request's body before it is written.
 const SEND_BUFFER: usize = 64 << 10;
 /// Streams that we have reset and still know, and for how long. A shard goes on for a moment with an answer that nobody
@@ -161,7 +164,7 @@ impl Sessions {
                 .initial_window_size(STREAM_WINDOW)
                 .initial_connection_window_size(CONNECTION_WINDOW)
                 .max_frame_size(FRAME_MAX)
-                .max_header_list_size(HEAD_MAX)
+                .max_header_list_size(HEAD_READ_MAX)
                 .max_send_buffer_size(SEND_BUFFER)
                 .max_concurrent_reset_streams(RESETS_KNOWN)
                 .reset_stream_duration(RESETS_KNOWN_FOR)

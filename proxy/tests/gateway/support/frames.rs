@@ -72,6 +72,28 @@ impl Heard {
         self.send(HEADERS, END_HEADERS, self.stream, OK).await;
     }
 
+    /// The head of an answer that goes on, with a field of so many bytes, in as many frames as that takes.
+    pub async fn begin_with(&self, field: usize) {
+        // RFC 7541 sections 5.1 and 6.2.2: a literal that is not indexed, its name and value as they are.
+        let mut block = [OK, &[0, 1, b'x', 127]].concat();
+        let mut rest = field - 127;
+        while rest >= 128 {
+            block.push(u8::try_from(rest % 128).unwrap() | 128);
+            rest /= 128;
+        }
+        block.push(u8::try_from(rest).unwrap());
+        block.resize(block.len() + field, b'y');
+        let parts: Vec<_> = block.chunks(16 << 10).collect();
+        // In one piece: nothing may come between them (RFC 9113 section 6.10).
+        let mut frames = Vec::new();
+        for (at, part) in parts.iter().enumerate() {
+            let kind = if at == 0 { HEADERS } else { CONTINUATION };
+            let flags = if at + 1 == parts.len() { END_HEADERS } else { 0 };
+            frames.extend(frame(kind, flags, self.stream, part));
+        }
+        let _ = self.wire.lock().await.write_all(&frames).await;
+    }
+
     pub async fn data(&self, text: &str, flags: u8) {
         self.send(DATA, flags, self.stream, text.as_bytes()).await;
     }
