@@ -1,6 +1,7 @@
 //! Open client connections: how many there are, and how many of each address.
 //!
-//! Asked once for each connection, by the acceptor; a connection gives its place back when it is dropped.
+//! Asked once for each connection, by the acceptor; a connection gives its place back when it is dropped. Clients never
+//! get all the files that the process may open: requests need connections to shards, and operators the admin address.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -11,8 +12,15 @@ use std::{
 use crate::{Limits, refused::Why};
 
 /// A std mutex: short sections, one for each end of a connection's life.
-#[derive(Debug, Default)]
-pub(crate) struct Census(Mutex<Open>);
+#[derive(Debug)]
+pub(crate) struct Census {
+    open: Mutex<Open>,
+    /// Connections that there may be, whatever the limit says.
+    files: usize,
+}
+
+/// Of the files that may be open, what is not for client connections: a quarter, and this at least.
+const FILES_KEPT: usize = 64;
 
 #[derive(Debug, Default)]
 struct Open {
@@ -29,8 +37,19 @@ pub(crate) struct Place {
 }
 
 impl Census {
+    /// `files` may be open in this process; `None` is any number.
+    pub(crate) fn new(files: Option<usize>) -> Self {
+        let files = files.map_or(usize::MAX, |files| files.saturating_sub(FILES_KEPT.max(files / 4)).max(1));
+        Self { open: Mutex::default(), files }
+    }
+
+    /// The limit of connections, unless the process may not open as many files.
+    pub(crate) fn most(&self, limits: &Limits) -> usize {
+        limits.connections.min(self.files)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Open> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets a connection from `address` in.
@@ -40,7 +59,7 @@ impl Census {
     pub(crate) fn enter(self: &Arc<Self>, address: IpAddr, limits: &Limits) -> Result<Place, Why> {
         let key = key(address);
         let mut open = self.lock();
-        if open.total >= limits.connections {
+        if open.total >= self.most(limits) {
             return Err(Why::Connections);
         }
         let of = open.of.entry(key).or_insert(0);
@@ -81,7 +100,7 @@ mod tests {
     #[test]
     fn places_are_counted_and_given_back() {
         let limits = Limits { connections: 3, connections_per_address: 2, ..Limits::default() };
-        let census = Arc::new(Census::default());
+        let census = Arc::new(Census::new(None));
         let enter = |address: &str| census.enter(address.parse().unwrap(), &limits);
         let (a, b) = (enter("10.0.0.1").unwrap(), enter("::ffff:10.0.0.1").unwrap());
         assert_eq!(enter("10.0.0.1").err(), Some(Why::Address));
@@ -95,5 +114,13 @@ mod tests {
         drop((c, d));
         let open = census.lock();
         assert_eq!((open.total, open.of.len()), (0, 0));
+    }
+
+    #[test]
+    fn clients_never_get_all_files() {
+        let limits = Limits { connections: 1000, ..Limits::default() };
+        for (files, want) in [(None, 1000), (Some(10_000), 1000), (Some(1024), 768), (Some(100), 36), (Some(10), 1)] {
+            assert_eq!(Census::new(files).most(&limits), want, "{files:?} files");
+        }
     }
 }

@@ -23,7 +23,7 @@ use tokio::{
 use crate::{
     ApplyError, Directory, GatewayOptions, Settings, StartError, access_log, admin,
     apply::Applied,
-    census::Place,
+    census::{Census, Place},
     clock::WallClock,
     connection,
     core::{Access, Core, with_protocols},
@@ -307,6 +307,8 @@ pub(crate) fn build(options: &GatewayOptions, clock: WallClock, workers: usize) 
         Entry::new(shard, gate, &options.limits, workers)
     };
     let shards = Shards::new(options.shards.iter().map(entry).collect::<Result<_, StartError>>()?);
+    let open_files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let open_files = open_files.map(|files| usize::try_from(files).unwrap_or(usize::MAX));
     let core = Core {
         tls: ArcSwapOption::from(options.tls.as_deref().map(with_protocols)),
         access: ArcSwap::from_pointee(Access::new(options.anonymous, &options.drop_groups)),
@@ -314,7 +316,7 @@ pub(crate) fn build(options: &GatewayOptions, clock: WallClock, workers: usize) 
         limits: InForce::new(options.limits),
         index,
         lookups: AtomicUsize::new(0),
-        census: Arc::default(),
+        census: Arc::new(Census::new(open_files)),
         silent: AtomicUsize::new(0),
         tunnels: Arc::default(),
         lasting: Arc::default(),
@@ -332,6 +334,16 @@ pub(crate) fn build(options: &GatewayOptions, clock: WallClock, workers: usize) 
         healthy: options.healthy.clone(),
         clock,
     };
+    let most = core.census.most(&core.limits);
+    if most < core.limits.connections {
+        tracing::warn!(
+            ?open_files,
+            connections = most,
+            wanted = core.limits.connections,
+            "fewer client connections than limits.connections: the process may not open more files (ulimit -n, \
+             systemd's LimitNOFILE), and a quarter of them is kept for connections to shards"
+        );
+    }
     if core.index.is_static() {
         core.become_static(0);
     }

@@ -312,9 +312,8 @@ async fn chatter_does_not_keep_an_idle_connection() {
                 break;
             }
             let mut read = [0; 4096];
-            match tokio::time::timeout(Duration::from_millis(50), socket.read(&mut read)).await {
-                Ok(Ok(0) | Err(_)) => break,
-                Ok(Ok(_)) | Err(_) => {}
+            if let Ok(Ok(0) | Err(_)) = timeout(Duration::from_millis(50), socket.read(&mut read)).await {
+                break;
             }
         }
     }
