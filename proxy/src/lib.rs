@@ -32,6 +32,8 @@ mod flows;
 mod forward;
 mod frames;
 mod framing;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod gateway;
 mod h2;
 mod histogram;

@@ -29,6 +29,8 @@ use http::{
 };
 use tower::ServiceExt;
 
+#[cfg(feature = "fuzzing")]
+pub use self::h1::fuzzing::{Read, answer};
 pub(crate) use self::h2::Exchange;
 use self::{
     breaker::Breaker,

@@ -15,6 +15,8 @@
 
 mod buffer;
 mod chunks;
+#[cfg(feature = "fuzzing")]
+pub(super) mod fuzzing;
 mod head;
 mod outbox;
 #[cfg(test)]
