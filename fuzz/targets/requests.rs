@@ -47,7 +47,7 @@ fuzz_target!(|text: &str| {
         assert_eq!(again, Ok(text), "one text is final");
     }
     for is_list in [false, true] {
-        let _ = negotiate::object_form(Some(query), is_list, "ConfigMapList");
+        let _ = negotiate::object_answer(Some(query), resource, is_list);
     }
-    let _ = (negotiate::watch_form(Some(query)), negotiate::discovery_form(Some(query)));
+    let _ = (negotiate::watch_answer(Some(query), resource), negotiate::discovery_form(Some(query)));
 });
