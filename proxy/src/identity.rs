@@ -11,10 +11,15 @@ use apiserver_api::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, header::AUTHORIZATION};
 use percent_encoding::percent_decode_str;
+use sha2::{Digest, Sha256};
 
 use crate::core::Access;
 
 const IMPERSONATE: &str = "impersonate-";
+/// The attribute of a certificate's subject that is the user's uid, and the extra that names the certificate (Kubernetes'
+/// authenticator of client certificates; KEP-4193).
+const UID: &str = "1.3.6.1.4.1.57683.2";
+const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
 /// A user and the headers that say so to a shard, written once.
 #[derive(Debug)]
@@ -74,14 +79,22 @@ impl Identity {
         &self.headers
     }
 
-    /// The user a client certificate names: CN is the name, each O a group. `None` without a usable common name.
+    /// The user a client certificate names: CN is the name, each O a group, and which certificate it was. `None` without a
+    /// usable common name, or with an unusable uid.
     pub(crate) fn of_certificate(der: &[u8], drop: &[String]) -> Option<Self> {
         let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
         let subject = certificate.subject();
         let name = subject.iter_common_name().find_map(|a| a.as_str().ok()).filter(|n| !n.is_empty())?;
         let mut groups: Vec<&str> = subject.iter_organization().filter_map(|a| a.as_str().ok()).collect();
         groups.push(GROUP_AUTHENTICATED);
-        Self::new(UserInfo::new(name, &groups), drop)
+        let mut user = UserInfo::new(name, &groups);
+        let mut uids = subject.iter_attributes().filter(|a| a.attr_type().to_id_string() == UID);
+        if let Some(uid) = uids.next() {
+            user.uid = uid.as_str().ok().filter(|uid| !uid.is_empty() && uids.next().is_none())?.into();
+        }
+        let id: String = Sha256::digest(der).iter().map(|byte| format!("{byte:02x}")).collect();
+        user.extra = vec![(CREDENTIAL_ID.into(), vec![format!("X509SHA256={id}").into()])];
+        Self::new(user, drop)
     }
 }
 
@@ -111,11 +124,13 @@ pub(crate) fn identify(
 }
 
 fn impersonate(caller: &UserInfo, headers: &HeaderMap) -> Result<UserInfo, Status> {
-    let forbidden = |why: &str| {
-        Status::new(Reason::Forbidden, format!("forbidden: User {:?} cannot impersonate: {why}", &*caller.name))
-    };
     if !caller.in_group(GROUP_MASTERS) {
-        return Err(forbidden("only members of system:masters may"));
+        let name = headers.get("impersonate-user").and_then(|name| name.to_str().ok()).unwrap_or_default();
+        let why = format!(
+            "User {:?} cannot impersonate resource \"users\" in API group \"\" at the cluster scope",
+            caller.name
+        );
+        return Err(Status::forbidden_object("", "users", name, &why));
     }
     let mut user = UserInfo::default();
     for (name, value) in headers {
@@ -153,5 +168,49 @@ fn add_extra(user: &mut UserInfo, key: &str, value: &str) {
     match user.extra.iter_mut().find(|(k, _)| &**k == key) {
         Some((_, values)) => values.push(value.into()),
         None => user.extra.push((key.into(), vec![value.into()])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
+
+    use super::*;
+
+    fn certificate(uids: &[&str]) -> Vec<u8> {
+        let mut subject = DistinguishedName::new();
+        subject.push(DnType::CommonName, "alice");
+        subject.push(DnType::OrganizationName, "team");
+        for uid in uids {
+            subject.push(DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2]), *uid);
+        }
+        let mut params = CertificateParams::default();
+        params.distinguished_name = subject;
+        params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().to_vec()
+    }
+
+    #[test]
+    fn a_certificate_names_user_uid_and_itself() {
+        let der = certificate(&["u-1"]);
+        let user = Identity::of_certificate(&der, &[]).unwrap().user;
+        assert_eq!((&*user.name, &*user.uid), ("alice", "u-1"));
+        assert_eq!(user.groups, ["team".into(), GROUP_AUTHENTICATED.into()]);
+        let (key, values) = &user.extra[0];
+        assert_eq!(&**key, CREDENTIAL_ID);
+        assert_eq!(values[0].strip_prefix("X509SHA256=").unwrap().len(), 64);
+        let other = Identity::of_certificate(&certificate(&[]), &[]).unwrap().user;
+        assert!(other.uid.is_empty() && other.extra != user.extra);
+        assert!(Identity::of_certificate(&certificate(&[""]), &[]).is_none());
+    }
+
+    #[test]
+    fn who_may_not_impersonate_is_told_so() {
+        let mut headers = HeaderMap::new();
+        headers.insert("impersonate-user", HeaderValue::from_static("jane"));
+        let refused = impersonate(&UserInfo::new("u", &[]), &headers).unwrap_err();
+        let text = "users \"jane\" is forbidden: User \"u\" cannot impersonate resource \"users\" in API group \"\" at the cluster scope";
+        assert_eq!((refused.code, &*refused.message), (403, text));
+        let details = refused.details.unwrap();
+        assert_eq!((&*details.name, &*details.kind), ("jane", "users"));
     }
 }

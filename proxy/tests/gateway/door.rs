@@ -183,6 +183,10 @@ async fn identity_headers_are_ours_alone() {
             }
             false => pairs(&case["outbound"]),
         };
+        // A difference on purpose: we name the certificate, as Kubernetes 1.34 does; a forged name would be another one.
+        got.retain(|(name, value)| {
+            name != "x-remote-extra-authentication.kubernetes.io%2fcredential-id" || !value.starts_with("X509SHA256=")
+        });
         // Headers of one name keep their order, names among each other have none.
         got.sort_by(|a, b| a.0.cmp(&b.0));
         want.sort_by(|a, b| a.0.cmp(&b.0));
