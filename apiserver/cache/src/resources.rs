@@ -49,6 +49,7 @@ const fn held(
         immortal: &[],
         ttl: None,
         is_copy: true,
+        view: None,
     }
 }
 

@@ -1,6 +1,9 @@
 //! Times in objects: RFC 3339 to Unix seconds and back, and ages as `kubectl get` shows them.
 
-use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+use time::{
+    OffsetDateTime,
+    format_description::well_known::{Rfc2822, Rfc3339},
+};
 
 /// RFC 3339 in UTC with whole seconds.
 ///
@@ -11,6 +14,17 @@ pub fn rfc3339(unix_seconds: i64) -> String {
     let held = unix_seconds.clamp(-62_167_219_200, 253_402_300_799);
     let at = OffsetDateTime::from_unix_timestamp(held).expect("within the range of the calendar");
     at.format(&Rfc3339).expect("years of four digits can be written")
+}
+
+/// The form of dates in headers of HTTP (RFC 9110 section 5.6.7).
+///
+/// # Panics
+/// As [`rfc3339`].
+pub fn http_date(unix_seconds: i64) -> String {
+    // 1900-01-01 and 9999-12-31: what RFC 2822 can write.
+    let held = unix_seconds.clamp(-2_208_988_800, 253_402_300_799);
+    let at = OffsetDateTime::from_unix_timestamp(held).expect("within the range of the calendar");
+    at.format(&Rfc2822).expect("years of four digits from 1900 on can be written").replace("+0000", "GMT")
 }
 
 /// RFC 3339 in UTC with six digits of fraction, for `MicroTime`.
@@ -64,6 +78,12 @@ pub fn duration(seconds: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dates_of_http() {
+        // The example of RFC 9110.
+        assert_eq!(http_date(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
+    }
 
     #[test]
     fn durations_at_the_boundaries() {

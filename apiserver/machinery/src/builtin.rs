@@ -3,6 +3,7 @@
 mod columns;
 mod config_map;
 mod event;
+mod events_v1;
 mod flowcontrol;
 mod lease;
 mod limit_range;
@@ -21,7 +22,10 @@ use crate::resource::{ErrorList, Resource};
 
 const VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 
-static ALL: [Resource; 12] = [
+/// How many of [`SERVED`] have objects of their own: all but the views, which stand last.
+const STORED: usize = 12;
+
+static SERVED: [Resource; STORED + 1] = [
     config_map::CONFIG_MAPS,
     event::EVENTS,
     limit_range::LIMIT_RANGES,
@@ -34,16 +38,22 @@ static ALL: [Resource; 12] = [
     flowcontrol::PRIORITY_LEVEL_CONFIGURATIONS,
     logical_cluster::LOGICAL_CLUSTERS,
     workspace::WORKSPACES,
+    events_v1::EVENTS,
 ];
 
-/// All built-in resources, those of one group and version side by side, core first.
+/// All built-in resources that have objects of their own, those of one group and version side by side, core first.
 pub fn all() -> &'static [Resource] {
-    &ALL
+    SERVED.split_at(STORED).0
+}
+
+/// The same, and behind them those that show objects of others ([`Resource::view`]).
+pub fn served() -> &'static [Resource] {
+    &SERVED
 }
 
 /// The resource of this group (empty for core), version and plural.
 pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static Resource> {
-    ALL.iter().find(|r| r.plural == plural && r.group == group && r.version == version)
+    all().iter().find(|r| r.plural == plural && r.group == group && r.version == version)
 }
 
 fn prepare_nothing(_: &mut Value, _: Option<&Value>) {}
@@ -56,8 +66,8 @@ mod tests {
 
     #[test]
     fn every_resource_is_found_and_consistent() {
-        for r in all() {
-            assert!(std::ptr::eq(find(r.group, r.version, r.plural).unwrap(), r));
+        for r in served() {
+            assert_eq!(find(r.group, r.version, r.plural).is_some(), r.view.is_none());
             assert_eq!(r.schema.name, r.kind);
             assert!(r.has_verb("get") && r.has_verb("list") && r.has_verb("watch"));
             assert_eq!(r.has_subresource("status"), r.schema.field("status").is_some(), "{}", r.plural);
@@ -73,7 +83,7 @@ mod tests {
     #[test]
     fn those_of_one_group_and_version_stand_together() {
         let mut seen = Vec::new();
-        for r in all() {
+        for r in served() {
             if seen.last() != Some(&(r.group, r.version)) {
                 assert!(!seen.contains(&(r.group, r.version)), "{}", r.group);
                 seen.push((r.group, r.version));

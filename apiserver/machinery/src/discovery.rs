@@ -68,7 +68,7 @@ impl Discovery {
         let all = grouped(resources);
         let (core, named): (Groups<'_>, Groups<'_>) = all.iter().cloned().partition(|(group, _)| group.is_empty());
         let versions: Vec<&str> = core.iter().flat_map(|(_, v)| v.iter().map(|(name, _)| *name)).collect();
-        let api = json!({"kind": "APIVersions", "versions": versions, "serverAddressByClientCIDRs": []});
+        let api = api_versions(&versions, &[]);
         let list: Vec<Value> = named.iter().map(|(name, versions)| group(name, versions)).collect();
         let apis = json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": list});
         let mut paths = vec!["/api".to_owned(), "/apis".to_owned()];
@@ -94,7 +94,14 @@ impl Discovery {
         Self { core: forms(&api, &core), groups: forms(&apis, &named), group: by_group, resources: by_version, paths }
     }
 
-    /// `/api`.
+    /// `/api` in the legacy form, with the address (host and port) under which all clients reach the server.
+    pub fn core_at(&self, address: &str) -> Rendered {
+        let versions: Vec<&str> =
+            self.resources.keys().filter(|(group, _)| group.is_empty()).map(|(_, version)| &**version).collect();
+        Rendered::new(&api_versions(&versions, &[json!({"clientCIDR": "0.0.0.0/0", "serverAddress": address})]))
+    }
+
+    /// `/api`; the legacy form without an address.
     pub fn core(&self, form: DiscoveryForm) -> &Rendered {
         self.core.get(form)
     }
@@ -123,7 +130,7 @@ impl Discovery {
 /// The documents of the built-in resources.
 pub fn builtin() -> &'static Discovery {
     static BUILTIN: LazyLock<Discovery> =
-        LazyLock::new(|| Discovery::new(builtin::all().iter().chain(builtin::reviews())));
+        LazyLock::new(|| Discovery::new(builtin::served().iter().chain(builtin::reviews())));
     &BUILTIN
 }
 
@@ -144,6 +151,10 @@ fn grouped<'a>(resources: impl IntoIterator<Item = &'a Resource>) -> Groups<'a> 
         versions.sort_by(|(a, _), (b, _)| compare_versions(a, b));
     }
     groups
+}
+
+fn api_versions(versions: &[&str], addresses: &[Value]) -> Value {
+    json!({"kind": "APIVersions", "versions": versions, "serverAddressByClientCIDRs": addresses})
 }
 
 fn group_version(group: &str, version: &str) -> String {
@@ -263,6 +274,9 @@ mod tests {
     fn legacy_documents() {
         let d = builtin();
         assert_eq!(read(d.core(DiscoveryForm::Legacy))["versions"], json!(["v1"]));
+        let at = read(&d.core_at("a.dev:6443"));
+        let entry = json!([{"clientCIDR": "0.0.0.0/0", "serverAddress": "a.dev:6443"}]);
+        assert_eq!((&at["versions"], &at["serverAddressByClientCIDRs"]), (&json!(["v1"]), &entry));
         let groups = read(d.groups(DiscoveryForm::Legacy));
         let names: Vec<&str> =
             groups["groups"].as_array().unwrap().iter().map(|g| g["name"].as_str().unwrap()).collect();
@@ -273,6 +287,7 @@ mod tests {
                 "flowcontrol.apiserver.k8s.io",
                 "core.kcp.io",
                 "tenancy.kcp.io",
+                "events.k8s.io",
                 "authentication.k8s.io",
                 "authorization.k8s.io"
             ]

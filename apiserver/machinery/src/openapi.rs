@@ -4,12 +4,16 @@
 //! What clients take from them: whether a kind's PATCH knows `fieldValidation` and `dryRun`, the merge keys of its
 //! lists, and the fields for validation and `kubectl explain`. Hashes do not depend on the workspace.
 
+mod discovery;
 mod gnostic;
 mod paths;
 mod schemas;
 mod v2;
 
-use std::{collections::BTreeMap, sync::LazyLock};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::LazyLock,
+};
 
 use serde_json::{Map, Value, json};
 
@@ -19,7 +23,7 @@ use crate::{builtin, discovery::Rendered, resource::Resource};
 /// The documents of a set of resources.
 #[derive(Debug)]
 pub struct OpenApi {
-    /// Of v3, by their place: `api/v1`, `apis/<group>/<version>`.
+    /// Of v3, by their place: `api/v1`, `apis/<group>/<version>`, and those of [`discovery`].
     documents: BTreeMap<String, Rendered>,
     v2: OpenApiV2,
 }
@@ -30,7 +34,10 @@ impl OpenApi {
         let all: Vec<&Resource> = resources.into_iter().collect();
         let mut places: BTreeMap<String, Vec<&Resource>> = BTreeMap::new();
         all.iter().for_each(|resource| places.entry(place(resource)).or_default().push(resource));
-        let documents = places.into_iter().map(|(place, list)| (place, Rendered::new(&document(&list)))).collect();
+        let groups: BTreeSet<&str> = all.iter().map(|resource| resource.group).filter(|g| !g.is_empty()).collect();
+        let kinds = places.into_iter().map(|(place, list)| (place, document(&list)));
+        let documents = kinds.chain(discovery::documents(groups.into_iter()));
+        let documents = documents.map(|(place, document)| (place, Rendered::new(&document))).collect();
         Self { documents, v2: OpenApiV2::new(&paths_of(&all), &schemas::all(&all)) }
     }
 
@@ -56,7 +63,8 @@ impl OpenApi {
 
 /// The documents of the built-in resources.
 pub fn builtin() -> &'static OpenApi {
-    static BUILTIN: LazyLock<OpenApi> = LazyLock::new(|| OpenApi::new(builtin::all().iter().chain(builtin::reviews())));
+    static BUILTIN: LazyLock<OpenApi> =
+        LazyLock::new(|| OpenApi::new(builtin::served().iter().chain(builtin::reviews())));
     &BUILTIN
 }
 
@@ -196,7 +204,13 @@ mod tests {
         let index = read(&super::builtin().index("/clusters/root"));
         let url = format!("/clusters/root/openapi/v3/api/v1?hash={hash}");
         assert_eq!(index["paths"]["api/v1"]["serverRelativeURL"], url);
-        assert_eq!(index["paths"].as_object().unwrap().len(), 7);
+        let served = builtin::served().iter().chain(builtin::reviews());
+        let versions: BTreeSet<String> = served.clone().map(place).collect();
+        let groups: BTreeSet<&str> = served.map(|r| r.group).filter(|g| !g.is_empty()).collect();
+        assert_eq!(index["paths"].as_object().unwrap().len(), versions.len() + groups.len() + 3);
+        for place in ["api", "apis", "apis/events.k8s.io", "version"] {
+            assert!(index["paths"][place].is_object(), "{place}");
+        }
     }
 
     #[test]

@@ -76,6 +76,20 @@ pub struct SelectableField {
     pub value: for<'a> fn(&'a Value) -> &'a str,
 }
 
+/// Another form of the objects of a resource: both are read and written in the one storage of that resource, which has the
+/// same plural, kind and scope.
+#[derive(Clone, Copy, Debug)]
+pub struct View {
+    /// Group of the stored form.
+    pub group: &'static str,
+    /// Version of the stored form.
+    pub version: &'static str,
+    /// Makes the stored form this one.
+    pub show: fn(&mut Value),
+    /// Makes this form the stored one.
+    pub store: fn(&mut Value),
+}
+
 /// All that the generic handlers need to know of one resource.
 #[derive(Debug)]
 pub struct Resource {
@@ -126,12 +140,19 @@ pub struct Resource {
     /// their shard, their original was validated and admitted elsewhere, generation and creation time are the
     /// original's, and finalizers hold nothing.
     pub is_copy: bool,
+    /// Whose objects it shows, if it has none of its own.
+    pub view: Option<View>,
 }
 
 impl Resource {
     /// `v1`, `coordination.k8s.io/v1`.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.to_owned() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    /// The group and version under which its objects are stored.
+    pub fn stored_as(&self) -> (&'static str, &'static str) {
+        self.view.map_or((self.group, self.version), |view| (view.group, view.version))
     }
 
     /// `configmaps`, `leases.coordination.k8s.io`: how messages of NotFound, Conflict and AlreadyExists call it.

@@ -8,6 +8,7 @@ pub mod authentication;
 pub mod authorization;
 pub mod coordination;
 pub mod core;
+pub mod events;
 pub mod flowcontrol;
 pub mod kcp;
 pub mod meta;

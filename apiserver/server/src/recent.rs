@@ -21,11 +21,12 @@ const PARSED_BYTES_MAX: u64 = 1 << 20;
 /// An estimate of how many there are then.
 const OBJECTS: usize = 1000;
 
-/// An object at a revision, and the version of its resource: what is stored once may be shown in several.
+/// An object at a revision, and group and version of its resource: what is stored once may be shown in several.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Id {
     revision: u64,
     key: Key,
+    group: &'static str,
     version: &'static str,
 }
 
@@ -92,7 +93,8 @@ impl Recent {
 }
 
 fn id(object: &Object) -> Id {
-    Id { revision: object.revision(), key: object.storage_key().clone(), version: object.resource().version }
+    let (group, version) = (object.resource().group, object.resource().version);
+    Id { revision: object.revision(), key: object.storage_key().clone(), group, version }
 }
 
 #[cfg(test)]

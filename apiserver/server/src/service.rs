@@ -72,7 +72,7 @@ impl Service {
     /// The API server: the built-in resources, below `/clusters/`.
     pub(crate) fn clusters() -> Self {
         Self {
-            resources: builtin::all(),
+            resources: builtin::served(),
             reviews: builtin::reviews(),
             discovery: discovery::builtin(),
             openapi: Some(openapi::builtin()),

@@ -42,6 +42,7 @@ pub(super) const CONFIG_MAPS: Resource = Resource {
     immortal: &[],
     ttl: None,
     is_copy: false,
+    view: None,
 };
 
 fn validate(new: &Value, old: Option<&Value>, errors: &mut ErrorList) {

@@ -72,6 +72,7 @@ pub(super) const EVENTS: Resource = Resource {
     immortal: &[],
     ttl: Some(Duration::from_secs(3600)),
     is_copy: false,
+    view: None,
 };
 
 fn first_of<'a>(a: &'a str, b: &'a str) -> &'a str {
@@ -99,16 +100,16 @@ fn source(o: &Value) -> String {
 }
 
 fn validate(new: &Value, _: Option<&Value>, errors: &mut ErrorList) {
-    let about = text(new, &["involvedObject", "namespace"]);
+    check_namespaces(new, text(new, &["involvedObject", "namespace"]), "involvedObject.namespace", errors);
+}
+
+/// An event lies in the namespace of what it is `about`, a field by this name.
+pub(super) fn check_namespaces(new: &Value, about: &str, field: &str, errors: &mut ErrorList) {
     let own = object::namespace(new);
     // Events about cluster-scoped objects live in `default`.
     let fits = if about.is_empty() { own == "default" || own == "kube-system" } else { about == own };
     if !fits {
-        errors.push(Error::invalid(
-            &Path::new("involvedObject.namespace"),
-            json!(about),
-            "does not match event.namespace",
-        ));
+        errors.push(Error::invalid(&Path::new(field), json!(about), "does not match event.namespace"));
     }
 }
 

@@ -74,6 +74,7 @@ pub(super) const FLOW_SCHEMAS: Resource = Resource {
     immortal: &[],
     ttl: None,
     is_copy: false,
+    view: None,
 };
 
 pub(super) const PRIORITY_LEVEL_CONFIGURATIONS: Resource = Resource {
@@ -102,6 +103,7 @@ pub(super) const PRIORITY_LEVEL_CONFIGURATIONS: Resource = Resource {
     immortal: &[],
     ttl: None,
     is_copy: false,
+    view: None,
 };
 
 /// Puts the defaulted spec in place of the given one. What cannot be decoded stays for validation to refuse.

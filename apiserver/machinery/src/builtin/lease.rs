@@ -36,6 +36,7 @@ pub(super) const LEASES: Resource = Resource {
     immortal: &[],
     ttl: None,
     is_copy: false,
+    view: None,
 };
 
 fn validate(new: &Value, _: Option<&Value>, errors: &mut ErrorList) {

@@ -52,6 +52,7 @@ pub(super) const LIMIT_RANGES: Resource = Resource {
     immortal: &[],
     ttl: None,
     is_copy: false,
+    view: None,
 };
 
 /// Of a container's limits those that are not said follow from those that are.

@@ -43,6 +43,7 @@ pub(super) const LOGICAL_CLUSTERS: Resource = Resource {
     immortal: &[],
     ttl: None,
     is_copy: false,
+    view: None,
 };
 
 fn prepare(new: &mut Value, _: Option<&Value>) {

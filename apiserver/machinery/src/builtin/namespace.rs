@@ -47,6 +47,7 @@ pub(super) const NAMESPACES: Resource = Resource {
     immortal: &["default", "kube-system", "kube-public"],
     ttl: None,
     is_copy: false,
+    view: None,
 };
 
 fn prepare(new: &mut Value, old: Option<&Value>) {

@@ -80,6 +80,7 @@ pub(super) const RESOURCE_QUOTAS: Resource = Resource {
     immortal: &[],
     ttl: None,
     is_copy: false,
+    view: None,
 };
 
 fn is_limit(name: &str) -> bool {

@@ -9,7 +9,7 @@ use crate::{
 const AUTHENTICATION: &str = "authentication.k8s.io";
 const AUTHORIZATION: &str = "authorization.k8s.io";
 
-static REVIEWS: [Resource; 6] = [
+static REVIEWS: [Resource; 7] = [
     review(
         AUTHENTICATION,
         ["selfsubjectreviews", "selfsubjectreview", "SelfSubjectReview"],
@@ -22,6 +22,16 @@ static REVIEWS: [Resource; 6] = [
         &authentication::TOKEN_REVIEW,
         Scope::Cluster,
     ),
+    // For clients of before Kubernetes 1.28.
+    Resource {
+        version: "v1beta1",
+        ..review(
+            AUTHENTICATION,
+            ["selfsubjectreviews", "selfsubjectreview", "SelfSubjectReview"],
+            &authentication::SELF_SUBJECT_REVIEW,
+            Scope::Cluster,
+        )
+    },
     review(
         AUTHORIZATION,
         ["localsubjectaccessreviews", "localsubjectaccessreview", "LocalSubjectAccessReview"],
@@ -90,5 +100,6 @@ const fn review(
         immortal: &[],
         ttl: None,
         is_copy: false,
+        view: None,
     }
 }

@@ -46,6 +46,7 @@ pub(super) const SECRETS: Resource = Resource {
     immortal: &[],
     ttl: None,
     is_copy: false,
+    view: None,
 };
 
 fn prepare(new: &mut Value, old: Option<&Value>) {

@@ -34,4 +34,5 @@ pub(super) const SERVICE_ACCOUNTS: Resource = Resource {
     immortal: &[],
     ttl: None,
     is_copy: false,
+    view: None,
 };

@@ -46,6 +46,7 @@ pub(super) const WORKSPACES: Resource = Resource {
     immortal: &[],
     ttl: None,
     is_copy: false,
+    view: None,
 };
 
 fn is_mounted(o: &Value) -> bool {

@@ -20,6 +20,9 @@ pub(super) fn add(resource: &Resource, base: &str, paths: &mut Map<String, Value
     let item = format!("{collection}/{{name}}");
     let of_collection = [("list", "get"), ("create", "post"), ("deletecollection", "delete")];
     let of_item = [("get", "get"), ("update", "put"), ("patch", "patch"), ("delete", "delete")];
+    if resource.has_verb("watch") {
+        add_watches(resource, base, collection.strip_prefix(base).unwrap_or_default(), paths);
+    }
     paths.insert(collection, path(resource, &of_collection, "", false));
     if !resource.has_verb("get") {
         return;
@@ -39,6 +42,25 @@ pub(super) fn add(resource: &Resource, base: &str, paths: &mut Map<String, Value
             &[("get", "get"), ("update", "put"), ("patch", "patch")]
         };
         paths.insert(format!("{item}/{sub}"), path(resource, verbs, sub, true));
+    }
+}
+
+/// The older paths of watches; `collection` is the path behind `base`.
+fn add_watches(resource: &Resource, base: &str, collection: &str, paths: &mut Map<String, Value>) {
+    let mut add = |behind: &str, action: &str, suffix: &str, names: &[&str]| {
+        let mut watch = operation(resource, "watch", "get", suffix);
+        set(&mut watch, "x-kubernetes-action", action);
+        let names: Vec<Value> = names.iter().map(|name| path_parameter(name)).collect();
+        paths.insert(format!("{base}/watch{behind}"), json!({"get": watch, "parameters": names}));
+    };
+    let item = format!("{collection}/{{name}}");
+    if resource.is_namespaced() {
+        add(&format!("/{}", resource.plural), "watchlist", "ListForAllNamespaces", &[]);
+        add(collection, "watchlist", "List", &["namespace"]);
+        add(&item, "watch", "", &["name", "namespace"]);
+    } else {
+        add(collection, "watchlist", "List", &[]);
+        add(&item, "watch", "", &["name"]);
     }
 }
 
@@ -66,11 +88,15 @@ fn capitalised(word: &str) -> String {
     chars.next().map(|c| c.to_ascii_uppercase()).into_iter().chain(chars).collect()
 }
 
+/// `Core`, `TenancyKcpIo`: how operation ids name a group.
+pub(super) fn id_of(group: &str) -> String {
+    let group = if group.is_empty() { "core" } else { group.trim_end_matches(".k8s.io") };
+    group.split(['.', '-']).map(capitalised).collect()
+}
+
 /// `CoreV1`, `TenancyKcpIoV1alpha1`: how operation ids name a group and version.
 fn id_of_group(resource: &Resource) -> String {
-    let group = if resource.group.is_empty() { "core" } else { resource.group.trim_end_matches(".k8s.io") };
-    let words: String = group.split(['.', '-']).map(capitalised).collect();
-    format!("{words}{}", capitalised(resource.version))
+    format!("{}{}", id_of(resource.group), capitalised(resource.version))
 }
 
 fn path_parameter(name: &str) -> Value {
@@ -100,7 +126,7 @@ fn parameters(verb: &str) -> &'static [&'static str] {
         "watch",
     ];
     match verb {
-        "list" => LIST,
+        "list" | "watch" => LIST,
         "deletecollection" => {
             &["continue", "dryRun", "fieldSelector", "labelSelector", "limit", "propagationPolicy", "resourceVersion"]
         }
@@ -119,7 +145,7 @@ fn operation(resource: &Resource, verb: &str, method: &str, suffix: &str) -> Val
         other => other,
     };
     // A list over all namespaces is named after them instead.
-    let scope = if resource.is_namespaced() && suffix != "ForAllNamespaces" { "Namespaced" } else { "" };
+    let scope = if resource.is_namespaced() && !suffix.ends_with("ForAllNamespaces") { "Namespaced" } else { "" };
     let id = format!("{word}{}{scope}{}{suffix}", id_of_group(resource), resource.kind);
     let reference = schemas::reference(&schemas::name(resource));
     let content = |types: &[&str], schema: &Value| -> Value {
@@ -127,6 +153,7 @@ fn operation(resource: &Resource, verb: &str, method: &str, suffix: &str) -> Val
     };
     let answer = match verb {
         "list" | "deletecollection" => schemas::reference(&format!("{}List", schemas::name(resource))),
+        "watch" => schemas::reference(schemas::WATCH_EVENT),
         _ => reference.clone(),
     };
     let mut operation = json!({

@@ -11,6 +11,7 @@ use k8s_openapi::{
         },
         coordination::v1::Lease,
         core::v1::{ConfigMap, Event, LimitRange, Namespace, ResourceQuota, Secret, ServiceAccount},
+        events,
         flowcontrol::v1::{FlowSchema, PriorityLevelConfiguration},
     },
     apimachinery::pkg::apis::meta::v1::{DeleteOptions, ListMeta, ObjectMeta, Status},
@@ -28,6 +29,9 @@ use crate::{
 /// Where schemas refer to each other.
 pub(super) const PLACE: &str = "#/components/schemas/";
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
+
+/// The schema of an event of a watch.
+pub(super) const WATCH_EVENT: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.WatchEvent";
 
 /// Makes the schema of a type, and of all types in it.
 type Generate = fn(&mut SchemaGenerator) -> Schema;
@@ -48,6 +52,7 @@ const TYPES: &[(&str, &str, Generate)] = &[
     ("authorization.k8s.io", "SelfSubjectAccessReview", |g| g.subschema_for::<SelfSubjectAccessReview>()),
     ("authorization.k8s.io", "SelfSubjectRulesReview", |g| g.subschema_for::<SelfSubjectRulesReview>()),
     ("authorization.k8s.io", "SubjectAccessReview", |g| g.subschema_for::<SubjectAccessReview>()),
+    ("events.k8s.io", "Event", |g| g.subschema_for::<events::v1::Event>()),
     ("coordination.k8s.io", "Lease", |g| g.subschema_for::<Lease>()),
     ("flowcontrol.apiserver.k8s.io", "FlowSchema", |g| g.subschema_for::<FlowSchema>()),
     ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration", |g| g.subschema_for::<PriorityLevelConfiguration>()),
@@ -98,6 +103,16 @@ pub(super) fn all(resources: &[&Resource]) -> Map<String, Value> {
     for resource in &resources {
         add(resource, &mut schemas);
     }
+    let event = json!({
+        "type": "object",
+        "description": "Event represents a single event to a watched resource.",
+        "required": ["type", "object"],
+        "properties": {
+            "type": {"type": "string"},
+            "object": {"type": "object", "description": "The object in the state that the event tells, or a Status."},
+        },
+    });
+    schemas.insert(WATCH_EVENT.to_owned(), event);
     // Options are sent to every group.
     let kinds: Vec<Value> = resources
         .iter()

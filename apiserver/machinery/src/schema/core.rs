@@ -107,7 +107,9 @@ pub static EVENT: Message = Message {
     ],
 };
 
-static EVENT_SOURCE: Message = Message { name: "EventSource", fields: &[text(1, "component"), text(2, "host")] };
+/// `EventSource`.
+pub static EVENT_SOURCE: Message = Message { name: "EventSource", fields: &[text(1, "component"), text(2, "host")] };
 
-static EVENT_SERIES: Message =
+/// `EventSeries`.
+pub static EVENT_SERIES: Message =
     Message { name: "EventSeries", fields: &[int32(1, "count"), micro_time(2, "lastObservedTime")] };

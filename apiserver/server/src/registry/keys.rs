@@ -24,7 +24,7 @@ pub(super) struct Span {
 impl Registry {
     /// The keys of a resource in one place: of the API server, or of one shard in the cache server.
     fn keys(&self, resource: &Resource) -> Result<ResourceKeys, Status> {
-        let (group, plural) = (resource.group, resource.plural);
+        let (group, plural) = (resource.stored_as().0, resource.plural);
         let keys = match &self.shard {
             _ if !resource.is_copy => ResourceKeys::new(&Class::BuiltIn, group, plural),
             Some(shard) => ResourceKeys::cached(None, group, plural, shard),

@@ -155,7 +155,9 @@ impl Object {
 
     /// The stored bytes, parsed, without what [`Object::value`] adds.
     pub(crate) fn stored(&self) -> Result<Value, Status> {
-        self.parse()
+        let mut value = self.parse()?;
+        self.resource.view.iter().for_each(|view| (view.show)(&mut value));
+        Ok(value)
     }
 
     /// What `T` names of the stored bytes; the rest is only skipped. Kind, apiVersion, resourceVersion and the cluster
@@ -172,7 +174,9 @@ impl Object {
     /// items of lists of built-in kinds do not, api-server.md 3.1).
     pub fn write_json(&self, out: &mut Vec<u8>, typed: bool) {
         let bytes = &self.kv.value[..];
-        let Some(at) = metadata_start(bytes) else { return self.write_parsed(out, typed) };
+        let Some(at) = metadata_start(bytes).filter(|_| self.resource.view.is_none()) else {
+            return self.write_parsed(out, typed);
+        };
         let (head, body) = bytes.split_at(at);
         out.reserve(bytes.len() + 96);
         if typed {
@@ -331,10 +335,22 @@ pub(crate) fn strip(resource: &Resource, value: &mut Value) {
 
 /// The stored bytes of an object that went through [`strip`].
 pub(crate) fn encode(resource: &Resource, value: &Value) -> Bytes {
+    let mut converted;
+    let value = match resource.view {
+        Some(view) => {
+            converted = value.clone();
+            (view.store)(&mut converted);
+            &converted
+        }
+        None => value,
+    };
+    let version = match resource.stored_as() {
+        ("", version) => version.to_owned(),
+        (group, version) => format!("{group}/{version}"),
+    };
     let mut out = Vec::with_capacity(512);
     out.extend_from_slice(
-        format!("{{\"kind\":\"{}\",\"apiVersion\":\"{}\",\"metadata\":{{", resource.kind, resource.api_version())
-            .as_bytes(),
+        format!("{{\"kind\":\"{}\",\"apiVersion\":\"{version}\",\"metadata\":{{", resource.kind).as_bytes(),
     );
     let empty = Map::new();
     let metadata = value.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
