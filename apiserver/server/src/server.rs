@@ -6,13 +6,14 @@
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
-use apiserver_api::{RequestInfo, Status, UserInfo, Verb, list_options::request_timeout};
+use apiserver_api::{RequestInfo, Status, UserInfo, Verb, list_options::request_timeout, user::GROUP_MASTERS};
 use apiserver_machinery::negotiate::status_format;
 use apiserver_storage::Store;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{HeaderMap, HeaderValue, Request, Response, header, request::Parts};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -32,6 +33,9 @@ use crate::{
 
 /// Largest request body in bytes; larger ones get 413.
 pub const BODY_LIMIT: usize = 3 * 1024 * 1024;
+/// Requests that are served at once and change nothing, and those that may change something; watches and the like are not
+/// counted (api-server.md 8). The second line behind the gateway, and as there `system:masters` is not held up.
+const IN_FLIGHT: (usize, usize) = (400, 200);
 /// How long a request may take that is no watch; `timeout=` can only shorten it.
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -58,6 +62,8 @@ pub struct ApiServer {
     registry: Registry,
     options: Arc<Options>,
     service: Service,
+    /// Places of [`IN_FLIGHT`] that are free.
+    free: Arc<(Semaphore, Semaphore)>,
 }
 
 /// One request that was parsed, authenticated, resolved and authorized.
@@ -84,7 +90,8 @@ impl ApiServer {
 
     /// A server of other resources in other places.
     pub fn with_service(store: Arc<dyn Store>, options: Options, service: Service) -> Self {
-        Self { registry: Registry::new(store), options: Arc::new(options), service }
+        let free = Arc::new((Semaphore::new(IN_FLIGHT.0), Semaphore::new(IN_FLIGHT.1)));
+        Self { registry: Registry::new(store), options: Arc::new(options), service, free }
     }
 
     /// Access to the objects without HTTP, for controllers.
@@ -128,6 +135,20 @@ impl ApiServer {
         response
     }
 
+    /// A place among the requests in flight, where one is needed.
+    ///
+    /// # Errors
+    /// 429 when all are taken.
+    fn take_place(&self, info: &RequestInfo<'_>, user: &UserInfo) -> Result<Option<SemaphorePermit<'_>>, Status> {
+        if info.is_long_running() || user.in_group(GROUP_MASTERS) {
+            return Ok(None);
+        }
+        let reads = matches!(info.verb, Verb::Get | Verb::Head | Verb::List);
+        let free = if reads { &self.free.0 } else { &self.free.1 };
+        let full = |_| Status::too_many_requests("Too many requests, please try again later.", 1);
+        free.try_acquire().map(Some).map_err(full)
+    }
+
     async fn serve<B>(&self, parts: &Parts, body: B, trust: Trust) -> Result<Response<Body>, Status>
     where
         B: http_body::Body<Data = Bytes> + Send,
@@ -144,6 +165,7 @@ impl ApiServer {
             None => (authentication::authenticate(&parts.headers, trust)?, None),
         };
         let user = authentication::impersonate(&parts.headers, user)?;
+        let _place = self.take_place(&info, &user)?;
         let work = async {
             let (registry, destination) = target::locate(&self.registry, &address).await?;
             let user = accounts::seen_from(user, home, destination.cluster.as_ref());
@@ -191,5 +213,31 @@ where
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(Status::too_large(BODY_LIMIT)),
         Err(error) => Err(Status::bad_request(format!("the body of the request could not be read: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use apiserver_storage::Embedded;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn so_many_in_flight() {
+        let server = ApiServer::new(Arc::new(Embedded::in_memory()), Options::default());
+        let (alice, root) = (UserInfo::new("alice", &[]), UserInfo::new("root", &[GROUP_MASTERS]));
+        let parse = |method, query| RequestInfo::parse(method, "/api/v1/configmaps", query).unwrap();
+        for (info, other, most) in
+            [(parse("GET", ""), parse("POST", ""), IN_FLIGHT.0), (parse("POST", ""), parse("GET", ""), IN_FLIGHT.1)]
+        {
+            let places: Vec<_> = (0..most).map(|_| server.take_place(&info, &alice).unwrap()).collect();
+            let refused = server.take_place(&info, &alice).unwrap_err();
+            assert_eq!((refused.code, refused.retry_after()), (429, Some(1)));
+            for (info, user) in [(&info, &root), (&parse("GET", "watch=true"), &alice), (&other, &alice)] {
+                assert!(server.take_place(info, user).is_ok());
+            }
+            drop(places);
+            assert!(server.take_place(&info, &alice).is_ok());
+        }
     }
 }
