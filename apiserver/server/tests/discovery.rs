@@ -106,3 +106,24 @@ async fn openapi_v2_in_both_encodings() {
     let again = server.handle(request.body(http_body_util::Empty::<bytes::Bytes>::new()).unwrap(), one.trust).await;
     assert_eq!(again.status(), 304);
 }
+
+#[tokio::test]
+async fn addresses_compression_and_checks() {
+    let server = server().await;
+    let one = Client::new(&server, "one");
+    let api = one.get("/api").await.ok();
+    let entry = json!([{"clientCIDR": "0.0.0.0/0", "serverAddress": "localhost:6443"}]);
+    assert_eq!(api["serverAddressByClientCIDRs"], entry);
+    for check in ["storage-readiness", "informer-sync", "poststarthook/bootstrap"] {
+        assert_eq!(&one.get(&format!("/readyz/{check}")).await.bytes[..], b"ok");
+    }
+    let request = http::Request::get("/clusters/one/version").header("accept-encoding", "gzip");
+    let packed = server.handle(request.body(http_body_util::Full::new(bytes::Bytes::new())).unwrap(), one.trust).await;
+    assert_eq!(packed.headers()["content-encoding"], "gzip");
+    assert!(one.get("/openapi/v2").await.headers["last-modified"].to_str().unwrap().ends_with(" GMT"));
+    let review = json!({"kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1beta1"});
+    let answer = one.post("/apis/authentication.k8s.io/v1beta1/selfsubjectreviews", &review).await.ok();
+    assert_eq!(answer["status"]["userInfo"]["username"], "admin");
+    let finalize = "/api/v1/namespaces/default/finalize";
+    assert_eq!((one.get(finalize).await.code, one.merge(finalize, &json!({})).await.code), (405, 405));
+}

@@ -5,9 +5,9 @@ use std::io::Write as _;
 
 use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
-use http::{HeaderValue, Response, header};
+use http::{HeaderValue, Response, StatusCode, header};
 
-use super::body::Body;
+use super::{body::Body, respond};
 use crate::server::Call;
 
 /// Answers with fewer bytes are not worth it.
@@ -31,6 +31,16 @@ fn accepts(header: &str) -> bool {
 /// These bytes, compressed.
 pub(crate) fn whole(bytes: Bytes) -> Bytes {
     Gzip::new(std::iter::once(bytes)).fold(Vec::new(), |out, chunk| [out, chunk.to_vec()].concat()).into()
+}
+
+/// A document in JSON, compressed for whoever takes that, whatever its size.
+pub(crate) fn small(call: &Call<'_>, body: Bytes) -> Response<Body> {
+    if !is_accepted(call) {
+        return respond::bytes(StatusCode::OK, respond::JSON, body);
+    }
+    let mut response = respond::bytes(StatusCode::OK, respond::JSON, whole(body));
+    mark(&mut response);
+    response
 }
 
 /// Says that the body is compressed.

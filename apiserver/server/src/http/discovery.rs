@@ -1,7 +1,10 @@
 //! `/api`, `/apis` and below (api-server.md 1.2, 1.3).
 
 use apiserver_api::Status;
-use apiserver_machinery::negotiate::{self, DiscoveryForm};
+use apiserver_machinery::{
+    discovery::Rendered,
+    negotiate::{self, DiscoveryForm},
+};
 use http::{HeaderValue, Response, header};
 
 use super::{body::Body, document, respond};
@@ -26,6 +29,10 @@ pub(crate) fn answer(call: &Call<'_>) -> Result<Option<Response<Body>>, Status> 
     let legacy = match segments[..] {
         ["api"] | ["apis"] => {
             let form = negotiate::discovery_form(call.accept())?;
+            if segments == ["api"] && form == DiscoveryForm::Legacy {
+                let Rendered { body, hash } = documents.core_at(&address(&call.server.options().external_url));
+                return Ok(Some(document::revalidated(call, &hash, respond::JSON, || body.into())));
+            }
             let document = if segments == ["api"] { documents.core(form) } else { documents.groups(form) };
             return Ok(Some(aggregated(document::answer(call, document, content_type(form)), form)));
         }
@@ -35,6 +42,13 @@ pub(crate) fn answer(call: &Call<'_>) -> Result<Option<Response<Body>>, Status> 
         _ => None,
     };
     Ok(legacy.map(|document| document::answer(call, document, respond::JSON)))
+}
+
+/// Host and port of a URL.
+fn address(url: &str) -> String {
+    let uri: http::Uri = url.parse().unwrap_or_default();
+    let host = uri.host().unwrap_or_default();
+    format!("{host}:{}", uri.port_u16().unwrap_or(if uri.scheme_str() == Some("http") { 80 } else { 443 }))
 }
 
 /// Exactly as clients compare it.
@@ -55,4 +69,20 @@ fn aggregated(mut response: Response<Body>, form: DiscoveryForm) -> Response<Bod
         response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("public"));
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_have_a_port() {
+        for (url, want) in [
+            ("https://localhost:6443/", "localhost:6443"),
+            ("https://api.example.dev", "api.example.dev:443"),
+            ("http://[::1]/shard", "[::1]:80"),
+        ] {
+            assert_eq!(address(url), want);
+        }
+    }
 }

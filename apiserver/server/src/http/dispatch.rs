@@ -6,8 +6,8 @@ use http::{Response, StatusCode};
 use serde_json::json;
 
 use super::{
-    authorization::Place, body::Body, discovery, health, issuer, openapi, read, respond, reviews, token, version,
-    watch, write,
+    authorization::Place, body::Body, compress, discovery, health, issuer, openapi, read, respond, reviews, token,
+    version, watch, write,
 };
 use crate::{
     registry::{Collection, ObjectKey},
@@ -39,7 +39,7 @@ async fn path(call: &Call<'_>) -> Result<Response<Body>, Status> {
     }
     let answer = match path {
         "/" => Some(respond::json(StatusCode::OK, &json!({"paths": discovery::paths(call)}))),
-        "/version" | "/version/" => Some(respond::json(StatusCode::OK, &version::version())),
+        "/version" | "/version/" => Some(compress::small(call, respond::json_bytes(&version::version()))),
         _ => match discovery::answer(call)? {
             Some(answer) => Some(answer),
             None => openapi::answer(call)?,
@@ -57,7 +57,15 @@ fn health_checks(call: &Call<'_>) -> Vec<health::Check> {
     // A store that answers with its revision is up; what it cannot do any more its writes will say.
     let storage = call.registry.store().failure().is_none();
     let check = |name, passed, ready_only| health::Check { name, passed, ready_only };
-    vec![check("ping", true, false), check("storage", storage, false), check("shutdown", serving, true)]
+    // The store is read whole before anything is served, and what must be there is made before: from then on those hold.
+    vec![
+        check("ping", true, false),
+        check("storage", storage, false),
+        check("storage-readiness", storage, false),
+        check("informer-sync", true, false),
+        check("poststarthook/bootstrap", true, false),
+        check("shutdown", serving, true),
+    ]
 }
 
 /// Requests for objects of one resource.
@@ -129,6 +137,9 @@ fn check_shape(call: &Call<'_>, resource: &Resource) -> Result<(), Status> {
     if resource.is_namespaced() && info.namespace.is_empty() && !matches!(info.verb, Verb::List | Verb::Watch) {
         // Without its namespace an object cannot be named (recorded: 404), a collection only be read (405).
         return Err(if has_name { Status::no_such_resource() } else { Status::method_not_allowed() });
+    }
+    if sub == "finalize" && info.verb != Verb::Update {
+        return Err(Status::method_not_allowed());
     }
     let fits = match info.verb {
         Verb::Create => !has_name && sub.is_empty(),

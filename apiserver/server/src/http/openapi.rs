@@ -1,7 +1,10 @@
 //! `/openapi/v2` and `/openapi/v3` (api-server.md 1.5, 1.6).
 
+use std::sync::LazyLock;
+
 use apiserver_api::Status;
 use apiserver_machinery::{
+    age,
     negotiate::{self, SwaggerForm},
     openapi::OpenApiV2,
 };
@@ -9,7 +12,12 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 
 use super::{body::Body, document, respond};
-use crate::server::Call;
+use crate::{clock, server::Call};
+
+/// How long a document under its hash may be kept, in seconds.
+const YEAR: i64 = 365 * 24 * 3600;
+/// When the documents were made, in Unix seconds: they are as old as the process.
+static MADE: LazyLock<i64> = LazyLock::new(clock::unix_now);
 
 /// The answer for an OpenAPI path; `None` for any other.
 ///
@@ -36,7 +44,7 @@ pub(crate) fn answer(call: &Call<'_>) -> Result<Option<Response<Body>>, Status> 
         // The hash in the URL makes it another URL when the document changes.
         let headers = response.headers_mut();
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
-        headers.insert(header::EXPIRES, HeaderValue::from_static("Fri, 31 Dec 9999 23:59:59 GMT"));
+        headers.insert(header::EXPIRES, date(clock::unix_now() + YEAR));
     }
     Ok(Some(response))
 }
@@ -53,7 +61,13 @@ fn swagger(call: &Call<'_>, document: &'static OpenApiV2) -> Response<Body> {
             return refused;
         }
     };
-    document::revalidated(call, &document.json.hash, content_type, || Bytes::from_static(body))
+    let mut response = document::revalidated(call, &document.json.hash, content_type, || Bytes::from_static(body));
+    response.headers_mut().insert(header::LAST_MODIFIED, date(*MADE));
+    response
+}
+
+fn date(unix_seconds: i64) -> HeaderValue {
+    HeaderValue::from_str(&age::http_date(unix_seconds)).expect("a date is plain text")
 }
 
 fn moved(location: &str) -> Response<Body> {

@@ -22,10 +22,15 @@ pub(crate) fn bytes(code: StatusCode, content_type: HeaderValue, body: impl Into
 
 /// A JSON answer.
 pub(crate) fn json(code: StatusCode, value: &Value) -> Response<Body> {
+    bytes(code, JSON, json_bytes(value))
+}
+
+/// The bytes of one.
+pub(crate) fn json_bytes(value: &Value) -> Bytes {
     let mut out = Vec::new();
     write_value(&mut out, value);
     out.push(b'\n');
-    bytes(code, JSON, out)
+    out.into()
 }
 
 /// An answer with a value in this format; `message` names its fields in protobuf.
