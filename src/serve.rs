@@ -44,7 +44,12 @@ pub(crate) fn serve(args: &cli::Serve) -> Result<(), Failure> {
     gateway.show_config(&source, Vec::new());
     let listed = listed(&config.shards);
     let reloader = reloader.with_gateway(&source, config, pems, Base::File);
-    println!("gateway: {scheme}://{}\nadmin:   http://{}{listed}", gateway.address(), gateway.admin_address());
+    // Whoever reads only the beginning has closed the pipe: no reason to end.
+    let _ = std::io::Write::write_all(
+        &mut std::io::stdout(),
+        format!("gateway: {scheme}://{}\nadmin:   http://{}{listed}\n", gateway.address(), gateway.admin_address())
+            .as_bytes(),
+    );
     run::until_signal(&runtime, gateway, reloader)
 }
 

@@ -12,7 +12,9 @@ from kubernetes.informer import ADDED, DELETED, ERROR, MODIFIED, SharedInformer
 
 
 def tell(**what):
-    print(json.dumps(what), flush=True)
+    # In one piece: several threads tell something.
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
 
 
 def told(kind, item):
