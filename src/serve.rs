@@ -1,5 +1,7 @@
 //! `fairgate serve`: the gateway in front of shards that run elsewhere.
 
+use std::io::Write as _;
+
 use config::Shard;
 use proxy::{Directory, Gateway, GatewayOptions};
 
@@ -45,11 +47,8 @@ pub(crate) fn serve(args: &cli::Serve) -> Result<(), Failure> {
     let listed = listed(&config.shards);
     let reloader = reloader.with_gateway(&source, config, pems, Base::File);
     // Whoever reads only the beginning has closed the pipe: no reason to end.
-    let _ = std::io::Write::write_all(
-        &mut std::io::stdout(),
-        format!("gateway: {scheme}://{}\nadmin:   http://{}{listed}\n", gateway.address(), gateway.admin_address())
-            .as_bytes(),
-    );
+    let (address, admin) = (gateway.address(), gateway.admin_address());
+    let _ = writeln!(std::io::stdout(), "gateway: {scheme}://{address}\nadmin:   http://{admin}{listed}");
     run::until_signal(&runtime, gateway, reloader)
 }
 

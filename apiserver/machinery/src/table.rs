@@ -83,9 +83,15 @@ pub fn column_definitions(resource: &Resource) -> Value {
     resource.columns.iter().map(definition).collect()
 }
 
-/// One row.
+/// One row. The cells are read from the stored form.
 pub fn row(resource: &Resource, format: TableFormat, object: &Value) -> Value {
-    let cells: Vec<Value> = resource.columns.iter().map(|c| (c.cell)(object, format.now)).collect();
+    let stored = resource.view.map(|view| {
+        let mut stored = object.clone();
+        (view.store)(&mut stored);
+        stored
+    });
+    let read = stored.as_ref().unwrap_or(object);
+    let cells: Vec<Value> = resource.columns.iter().map(|c| (c.cell)(read, format.now)).collect();
     match format.include {
         IncludeObject::Metadata => json!({"cells": cells, "object": partial(object, format.version)}),
         IncludeObject::Object => json!({"cells": cells, "object": object}),

@@ -52,6 +52,37 @@ async fn status(answer: Answer) -> u16 {
     tokio::time::timeout(PATIENCE, answer).await.expect("no answer").unwrap().unwrap().status().as_u16()
 }
 
+/// Somebody else's watch on the same connection.
+struct Neighbour {
+    shard: Heard,
+    body: hyper::body::Incoming,
+}
+
+impl Neighbour {
+    async fn watch(client: &mut H2, inbox: &mut Inbox) -> Self {
+        let watch = ask(client, "pods?watch=1");
+        let shard = inbox.request().await;
+        shard.begin().await;
+        Self { shard, body: watch.await.unwrap().unwrap().into_body() }
+    }
+
+    /// It still goes on.
+    async fn hears(mut self) {
+        self.shard.data("event", 0).await;
+        let event = tokio::time::timeout(PATIENCE, self.body.frame()).await.expect("no event");
+        assert_eq!(event.unwrap().unwrap().into_data().unwrap(), "event");
+    }
+}
+
+/// A client that takes little of each answer before it is read.
+async fn slow_reader(gateway: &Gateway) -> H2 {
+    let socket = TcpStream::connect(gateway.address()).await.unwrap();
+    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    let (reader, connection) = builder.initial_stream_window_size(1000).handshake(TokioIo::new(socket)).await.unwrap();
+    tokio::spawn(connection);
+    reader
+}
+
 /// The other connection is never open, or there may be none: a stream that ends is enough.
 #[tokio::test]
 async fn a_stream_that_ends_serves_who_waits() {
@@ -210,10 +241,7 @@ async fn a_reset_of_any_reason_ends_one_stream() {
     let (address, mut inbox) = scripted(|_| Some(100)).await;
     let gateway = gateway(address, 10);
     let mut client = h2(&gateway).await;
-    let neighbour = ask(&mut client, "pods?watch=1");
-    let watched = inbox.request().await;
-    watched.begin().await;
-    let mut neighbour = neighbour.await.unwrap().unwrap().into_body();
+    let neighbour = Neighbour::watch(&mut client, &mut inbox).await;
     for reason in (0..=14).chain([0xff, u32::MAX]) {
         let answer = ask(&mut client, "pods");
         let asked = inbox.request().await;
@@ -240,8 +268,7 @@ async fn a_reset_of_any_reason_ends_one_stream() {
         asked.reset(reason).await;
         assert_eq!(text(answer.await.unwrap().unwrap().into_body()).await, "whole", "{reason}, behind the end");
     }
-    watched.data("event", 0).await;
-    assert_eq!(neighbour.frame().await.unwrap().unwrap().into_data().unwrap(), "event");
+    neighbour.hears().await;
 }
 
 /// RFC 9113 section 8.1: who has said all may ask with a reset without error that the rest of the upload is not sent.
@@ -393,10 +420,7 @@ async fn late_parts_of_answers_that_nobody_wants_do_not_end_the_connection() {
     let (address, mut inbox) = scripted(|_| Some(100)).await;
     let gateway = gateway(address, 1);
     let mut client = h2(&gateway).await;
-    let neighbour = ask(&mut client, "pods?watch=1");
-    let watched = inbox.request().await;
-    watched.begin().await;
-    let mut neighbour = neighbour.await.unwrap().unwrap().into_body();
+    let neighbour = Neighbour::watch(&mut client, &mut inbox).await;
     for _ in 0..25 {
         let mut asked = Vec::new();
         let mut answers = Vec::new();
@@ -416,9 +440,7 @@ async fn late_parts_of_answers_that_nobody_wants_do_not_end_the_connection() {
         }
         metric_becomes(&gateway, IN_FLIGHT, 1.0).await;
     }
-    watched.data("event", 0).await;
-    let event = tokio::time::timeout(PATIENCE, neighbour.frame()).await.expect("no event");
-    assert_eq!(event.unwrap().unwrap().into_data().unwrap(), "event");
+    neighbour.hears().await;
 }
 
 /// A log in tiny pieces whose reader has stopped costs those on the same connection nothing, and arrives whole.
@@ -428,16 +450,9 @@ async fn small_parts_that_nobody_reads_do_not_end_the_connection() {
     let (address, mut inbox) = scripted(|_| Some(100)).await;
     let gateway = gateway(address, 1);
     let mut client = h2(&gateway).await;
-    let neighbour = ask(&mut client, "pods?watch=1");
-    let watched = inbox.request().await;
-    watched.begin().await;
-    let mut neighbour = neighbour.await.unwrap().unwrap().into_body();
+    let neighbour = Neighbour::watch(&mut client, &mut inbox).await;
 
-    let socket = TcpStream::connect(gateway.address()).await.unwrap();
-    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
-    let (mut reader, connection) =
-        builder.initial_stream_window_size(1000).handshake(TokioIo::new(socket)).await.unwrap();
-    tokio::spawn(connection);
+    let mut reader = slow_reader(&gateway).await;
     let log = ask(&mut reader, "namespaces/n/pods/p/log?follow=true");
     let asked = inbox.request().await;
     asked.begin().await;
@@ -445,9 +460,7 @@ async fn small_parts_that_nobody_reads_do_not_end_the_connection() {
     for part in 0..PARTS {
         asked.data(["a", "b", "c"][part % 3], 0).await;
     }
-    watched.data("event", 0).await;
-    let event = tokio::time::timeout(PATIENCE, neighbour.frame()).await.expect("no event");
-    assert_eq!(event.unwrap().unwrap().into_data().unwrap(), "event");
+    neighbour.hears().await;
     asked.data(&"d".repeat(1000), 0).await;
     asked.data("e", END_STREAM).await;
     let log = tokio::time::timeout(PATIENCE, log.collect()).await.expect("no end").unwrap().to_bytes();
@@ -460,19 +473,14 @@ async fn a_head_that_is_too_long_ends_one_stream() {
     let (address, mut inbox) = scripted(|_| Some(100)).await;
     let gateway = gateway(address, 1);
     let mut client = h2(&gateway).await;
-    let neighbour = ask(&mut client, "pods?watch=1");
-    let watched = inbox.request().await;
-    watched.begin().await;
-    let mut neighbour = neighbour.await.unwrap().unwrap().into_body();
+    let neighbour = Neighbour::watch(&mut client, &mut inbox).await;
     for (bytes, want) in [(12_000, 200), (70_000, 502), (120_000, 502), (200_000, 502), (1_000_000, 502)] {
         let answer = ask(&mut client, "pods");
         let asked = inbox.request().await;
         asked.begin_with(bytes).await;
         assert_eq!(status(answer).await, want, "{bytes} bytes");
     }
-    watched.data("event", 0).await;
-    let event = tokio::time::timeout(PATIENCE, neighbour.frame()).await.expect("no event");
-    assert_eq!(event.unwrap().unwrap().into_data().unwrap(), "event");
+    neighbour.hears().await;
 }
 
 /// What nobody reads is bounded for all answers of a worker: the one too many is ended, and no other.
@@ -482,11 +490,7 @@ async fn what_nobody_reads_is_bounded() {
     let limits = Limits { ahead_bytes_per_worker: 100_000, resets_per_minute: 1_000_000, ..Limits::default() };
     let shards = vec![speaking(address, Protocol::Http2)];
     let gateway = Gateway::start(GatewayOptions { limits, ..options(shards) }).unwrap();
-    let socket = TcpStream::connect(gateway.address()).await.unwrap();
-    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
-    let (mut reader, connection) =
-        builder.initial_stream_window_size(1000).handshake(TokioIo::new(socket)).await.unwrap();
-    tokio::spawn(connection);
+    let mut reader = slow_reader(&gateway).await;
     let mut logs = Vec::new();
     let mut shard = Vec::new();
     for _ in 0..3 {

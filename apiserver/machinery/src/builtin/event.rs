@@ -13,7 +13,7 @@ use crate::{
     schema,
 };
 
-const COLUMNS: &[Column] = &[
+pub(super) const COLUMNS: &[Column] = &[
     columns::string("Last Seen", |o, now| json!(age::age(last_seen(o), now))),
     columns::string("Type", |o, _| columns::text(o, &["type"])),
     columns::string("Reason", |o, _| columns::text(o, &["reason"])),

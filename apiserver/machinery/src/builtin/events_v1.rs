@@ -8,10 +8,10 @@ use apiserver_api::{
 };
 use serde_json::{Value, json};
 
-use super::{VERBS, columns, event, prepare_nothing};
+use super::{VERBS, event, prepare_nothing};
 use crate::{
     object::{self, text},
-    resource::{Column, ErrorList, NameRule, Resource, Scope, SelectableField, View},
+    resource::{ErrorList, NameRule, Resource, Scope, SelectableField, View},
     schema,
 };
 
@@ -60,26 +60,6 @@ const SELECTABLE: &[SelectableField] = &[
     SelectableField { name: "type", value: |o| text(o, &["type"]) },
 ];
 
-const COLUMNS: &[Column] = &[
-    columns::string("Last Seen", |o, now| cell(o, now, "Last Seen")),
-    columns::string("Type", |o, now| cell(o, now, "Type")),
-    columns::string("Reason", |o, now| cell(o, now, "Reason")),
-    columns::string("Object", |o, now| cell(o, now, "Object")),
-    columns::wide("Subobject", |o, now| cell(o, now, "Subobject")),
-    columns::wide("Source", |o, now| cell(o, now, "Source")),
-    columns::string("Message", |o, now| cell(o, now, "Message")),
-    columns::wide("First Seen", |o, now| cell(o, now, "First Seen")),
-    columns::wide("Count", |o, now| cell(o, now, "Count")),
-    columns::wide("Name", |o, now| cell(o, now, "Name")),
-];
-
-/// What core/v1 shows there.
-fn cell(o: &Value, now: i64, name: &str) -> Value {
-    let mut core = o.clone();
-    store(&mut core);
-    event::EVENTS.columns.iter().find(|c| c.name == name).map_or(Value::Null, |c| (c.cell)(&core, now))
-}
-
 pub(super) const EVENTS: Resource = Resource {
     group: "events.k8s.io",
     version: "v1",
@@ -89,7 +69,7 @@ pub(super) const EVENTS: Resource = Resource {
     short_names: &["ev"],
     categories: &[],
     scope: Scope::Namespaced,
-    columns: COLUMNS,
+    columns: event::COLUMNS,
     verbs: VERBS,
     subresources: &[],
     generation: false,
@@ -211,6 +191,7 @@ fn check_new(new: &Value, has_time: bool, errors: &mut ErrorList) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table::{self, IncludeObject, TableFormat};
 
     fn example() -> Value {
         json!({
@@ -234,7 +215,9 @@ mod tests {
         assert_eq!(event["reportingComponent"], "a.dev/c");
         show(&mut event);
         assert_eq!(event, example());
-        assert_eq!(cell(&event, 0, "Object"), "configmap/m");
+        let format = TableFormat { version: "v1", include: IncludeObject::None, now: 0 };
+        let row = table::row(&EVENTS, format, &event);
+        assert_eq!((&row["cells"][3], &row["cells"][6]), (&json!("configmap/m"), &json!("n")));
     }
 
     #[test]

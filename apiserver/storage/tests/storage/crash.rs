@@ -6,11 +6,16 @@ use std::{
     path::Path,
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
+    time::Instant,
 };
 
 use apiserver_storage::{Condition, Embedded, Store, StoreError, TxnOutcome, embedded::maintenance};
 
-use crate::common::{changes_until, etcd::Cluster, put, range};
+use crate::common::{
+    changes_until,
+    etcd::{Cluster, PATIENCE},
+    put, range,
+};
 
 /// Path of a file, or address of an etcd, for the child.
 const CHILD: &str = "FAIRGATE_TEST_CRASH_CHILD";
@@ -224,7 +229,9 @@ async fn over_etcd_neither_its_death_nor_that_of_a_server_loses_anything() {
     let (mut state, mut last, mut seen) = (54_321_u64, 0, Vec::new());
     for round in 0..kills(6) {
         let enough = acknowledged.lock().unwrap().len() + 1 + random(&mut state) % 1500;
+        let begun = Instant::now();
         while acknowledged.lock().unwrap().len() < enough {
+            assert!(begun.elapsed() < PATIENCE, "the writers do not go on");
             assert!(servers.iter_mut().all(|s| s.child.try_wait().unwrap().is_none()), "a server ended by itself");
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }

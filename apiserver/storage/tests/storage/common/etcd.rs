@@ -10,7 +10,7 @@ use std::{
 use apiserver_storage::{Etcd, etcd::Options};
 
 /// How long a server may take on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A cluster of etcd; killed when dropped.
 pub(crate) struct Cluster {
