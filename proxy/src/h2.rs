@@ -25,6 +25,9 @@ use crate::{ahead::Reader, worker::Timer};
 const STRAIGHT_MIN: usize = 16 << 10;
 /// More than this is never gathered.
 const BACKLOG_MAX: usize = 64 << 10;
+/// Most bytes that are read in one turn of a connection's task, a read more or less. Then the streams have theirs: what has
+/// come for them in small frames must be taken out of h2 before it is too much (see `upstream::h2`).
+const READ_MAX: usize = 64 << 10;
 /// Streams polled in one turn, so that one connection does not hold up the others of its worker.
 const TURN_MAX: usize = 64;
 
@@ -37,6 +40,8 @@ struct Out<S> {
     buffer: Vec<u8>,
     sent: usize,
     is_dirty: bool,
+    /// Bytes read since the last push.
+    read: usize,
 }
 
 impl<S> Clone for Deferred<S> {
@@ -47,7 +52,7 @@ impl<S> Clone for Deferred<S> {
 
 impl<S> Deferred<S> {
     pub(crate) fn new(stream: S) -> Self {
-        Self(Arc::new(Mutex::new(Out { stream, buffer: Vec::new(), sent: 0, is_dirty: false })))
+        Self(Arc::new(Mutex::new(Out { stream, buffer: Vec::new(), sent: 0, is_dirty: false, read: 0 })))
     }
 
     fn lock(&self) -> MutexGuard<'_, Out<S>> {
@@ -56,9 +61,11 @@ impl<S> Deferred<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Deferred<S> {
-    /// Writes what has been gathered. `Pending` leaves the task to be woken when there is room.
+    /// Writes what has been gathered, at the end of a turn. `Pending` leaves the task to be woken when there is room.
     pub(crate) fn push(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.lock().push(cx)
+        let mut out = self.lock();
+        out.read = 0;
+        out.push(cx)
     }
 }
 
@@ -89,7 +96,15 @@ impl<S: AsyncWrite + Unpin> Out<S> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Deferred<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.lock().stream).poll_read(cx, buf)
+        let out = &mut *self.lock();
+        if out.read >= READ_MAX {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut out.stream).poll_read(cx, buf))?;
+        out.read += buf.filled().len() - before;
+        Poll::Ready(Ok(()))
     }
 }
 

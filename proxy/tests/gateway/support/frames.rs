@@ -94,6 +94,12 @@ impl Heard {
         let _ = self.wire.lock().await.write_all(&frames).await;
     }
 
+    /// So many parts of one byte each, in one piece.
+    pub async fn crumbs(&self, count: usize) {
+        let frames: Vec<u8> = (0..count).flat_map(|at| frame(DATA, 0, self.stream, &[b"abc"[at % 3]])).collect();
+        let _ = self.wire.lock().await.write_all(&frames).await;
+    }
+
     pub async fn data(&self, text: &str, flags: u8) {
         self.send(DATA, flags, self.stream, text.as_bytes()).await;
     }
