@@ -1,6 +1,6 @@
 //! `fairgate dev`: gateway, API server and cache server in one process.
 
-use std::{fs, io::Write as _, path::Path, sync::Arc, time::Duration};
+use std::{fs, path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use apiserver_api::{Status, url};
@@ -182,8 +182,7 @@ fn service(server: ApiServer, cache: CacheServer) -> LocalService {
 
 fn greet(gateway: &str, admin: &str, directory: &Path) {
     let kubeconfig = directory.join("admin.kubeconfig");
-    let _ = writeln!(
-        std::io::stdout(),
+    say!(
         "fairgate is up\n\
          gateway: {gateway}\n\
          admin:   {admin}\n\

@@ -1,5 +1,21 @@
 //! The `fairgate` command.
 
+/// Prints a line to standard output. Whoever has closed the other end does not want it, and a full disk is no reason to end.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
+
+/// The same to standard error.
+macro_rules! complain {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
+
 mod cli;
 mod counts;
 mod dev;
@@ -89,12 +105,18 @@ fn main() -> ExitCode {
     let filter = match log_filter(std::env::var("FAIRGATE_LOG")) {
         Ok(filter) => filter,
         Err(error) => {
-            eprintln!("fairgate: {error}");
+            complain!("fairgate: {error}");
             return ExitCode::from(EX_USAGE);
         }
     };
     let colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(colours)
+        // It would print them to standard error, which is what has failed: a full disk must not end the gateway.
+        .log_internal_errors(false)
+        .init();
     raise_open_file_limit();
     // The first and only provider of this process, so there is none to be in its way.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
@@ -109,7 +131,7 @@ fn main() -> ExitCode {
         Err(Failure::Usage(error)) => (EX_USAGE, error),
         Err(Failure::Run(error)) => (1, error),
     };
-    eprintln!("fairgate: {error:#}");
+    complain!("fairgate: {error:#}");
     ExitCode::from(code)
 }
 

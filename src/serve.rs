@@ -1,8 +1,8 @@
 //! `fairgate serve`: the gateway in front of shards that run elsewhere.
 
-use std::io::Write as _;
+use std::{fs, io, path::Path};
 
-use config::Shard;
+use config::{AccessLog, Shard, Sink};
 use proxy::{Directory, Gateway, GatewayOptions};
 
 use crate::{
@@ -10,6 +10,21 @@ use crate::{
     reload::{Base, Loaded, Reloader},
     run,
 };
+
+/// Whether the access log could be opened, without making it: whoever checks may be another user than whoever runs.
+fn check_access_log(log: Option<&AccessLog>) -> Result<(), Failure> {
+    let Some(AccessLog { sink: Sink::File(path), .. }) = log else { return Ok(()) };
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let usable = match fs::metadata(path) {
+        Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        // Opening a pipe would wait for its reader.
+        Ok(found) if found.is_file() => fs::OpenOptions::new().append(true).open(path).map(drop),
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => fs::read_dir(directory).map(drop),
+        Err(error) => Err(error),
+    };
+    usable.map_err(|error| Failure::Usage(anyhow::anyhow!("accessLog.file: {}: {error}", path.display())))
+}
 
 /// Runs until a signal, then drains.
 pub(crate) fn serve(args: &cli::Serve) -> Result<(), Failure> {
@@ -19,7 +34,8 @@ pub(crate) fn serve(args: &cli::Serve) -> Result<(), Failure> {
     let Loaded { source, config, pems, tls, .. } = loaded;
     let fairness = run::fairness(Some((&source, &config)))?;
     if args.check {
-        println!("{}: valid", source.file.display());
+        check_access_log(config.access_log.as_ref())?;
+        say!("{}: valid", source.file.display());
         return Ok(());
     }
     let listener = run::bind("listen.address", config.listen.address)?;
@@ -46,9 +62,8 @@ pub(crate) fn serve(args: &cli::Serve) -> Result<(), Failure> {
     gateway.show_config(&source, Vec::new());
     let listed = listed(&config.shards);
     let reloader = reloader.with_gateway(&source, config, pems, Base::File);
-    // Whoever reads only the beginning has closed the pipe: no reason to end.
     let (address, admin) = (gateway.address(), gateway.admin_address());
-    let _ = writeln!(std::io::stdout(), "gateway: {scheme}://{address}\nadmin:   http://{admin}{listed}");
+    say!("gateway: {scheme}://{address}\nadmin:   http://{admin}{listed}");
     run::until_signal(&runtime, gateway, reloader)
 }
 

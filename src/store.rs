@@ -70,17 +70,17 @@ pub(crate) fn store(command: &StoreCommand) -> Result<(), Failure> {
         StoreCommand::Check(place) => check(&file(&place.data_dir)),
         StoreCommand::Compact(place) => {
             let (before, after) = maintenance::compact(&file(&place.data_dir))?;
-            println!("compacted: {} before, {} now", size(before), size(after));
+            say!("compacted: {} before, {} now", size(before), size(after));
             Ok(())
         }
         StoreCommand::Backup { place, file: to } => {
             let revision = maintenance::backup(&file(&place.data_dir), to)?;
-            println!("{} holds the store as it was at revision {revision}", to.display());
+            say!("{} holds the store as it was at revision {revision}", to.display());
             Ok(())
         }
         StoreCommand::Restore { place, file: from } => {
             let revision = maintenance::restore(from, &file(&place.data_dir))?;
-            println!("restored; revisions go on after {revision}, so that clients read everything anew");
+            say!("restored; revisions go on after {revision}, so that clients read everything anew");
             Ok(())
         }
     }
@@ -88,7 +88,7 @@ pub(crate) fn store(command: &StoreCommand) -> Result<(), Failure> {
 
 fn check(path: &Path) -> Result<(), Failure> {
     let report = maintenance::check(path)?;
-    println!(
+    say!(
         "{}: revision {}, readable from {}; {} objects of {}, {} old versions; the file has {}",
         path.display(),
         report.revision,
@@ -98,10 +98,10 @@ fn check(path: &Path) -> Result<(), Failure> {
         report.old_versions,
         size(report.file_bytes),
     );
-    report.findings.iter().for_each(|finding| println!("{finding}"));
+    report.findings.iter().for_each(|finding| say!("{finding}"));
     let count = report.findings.len() as u64 + report.more_findings;
     if count == 0 {
-        println!("nothing is wrong");
+        say!("nothing is wrong");
         return Ok(());
     }
     Err(anyhow::anyhow!("{count} findings; restore the store from a backup, or move it away to start empty").into())

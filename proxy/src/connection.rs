@@ -409,8 +409,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for ClientIo<S> {
             buf.put_slice(this.read.get(..here).unwrap_or_default());
             this.read.advance(here);
         }
-        if let Some(bytes) = buf.filled().get(before..).filter(|b| !b.is_empty()) {
-            this.note(bytes)?;
+        match buf.filled().get(before..) {
+            Some(bytes) if !bytes.is_empty() => this.note(bytes)?,
+            _ => this.peer.link.is_read.store(true, Relaxed),
         }
         Poll::Ready(Ok(()))
     }

@@ -196,6 +196,12 @@ async fn admitted(
 ) -> Response<Reply> {
     let core = &*worker.core;
     let shard = core.shards.get(route.shard).map(|entry| &entry.shard);
+    if let Some(shard) = shard.filter(|shard| !shard.is_trusted()) {
+        let (why, message) = ("untrusted", "the shard has not said yet that it believes the gateway");
+        core.metrics.shard_failed(&shard.name, why);
+        trail.outcome = Outcome::UpstreamError(why);
+        return answer(&temporary(StatusCode::SERVICE_UNAVAILABLE, message, 1)).map(Reply::plain);
+    }
     if let Some(shard) = shard.filter(|s| s.is_open_circuit(worker.number, || core.clock.now_ns())) {
         let (why, message) = ("circuit-open", "the shard does not accept connections");
         core.metrics.shard_failed(&shard.name, why);

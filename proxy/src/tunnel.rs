@@ -27,7 +27,7 @@ pub(crate) struct Tunnel {
 }
 
 /// Passes bytes both ways until both ends are closed, the client's connection is reset, or the sweep ends it. A client
-/// that has closed its end is not waited for beyond the stall limit: nobody reads from it while the shard takes nothing.
+/// that has closed its end behind bytes that the shard does not take is not waited for beyond the stall limit.
 ///
 /// # Errors
 /// One of the ends broke.
@@ -49,13 +49,18 @@ pub(crate) async fn run(
             if let Poll::Ready(outcome) = copy.as_mut().poll(cx) {
                 return Poll::Ready(Some(outcome));
             }
+            if link.is_read.load(Relaxed) {
+                // Its end has been passed on: what the shard still does is worth waiting for.
+                link.has_left.store(false, Relaxed);
+                return Poll::Pending;
+            }
             if !link.has_left.load(Relaxed)
                 && let Poll::Ready(how) = gone.as_mut().poll(cx)
             {
-                link.has_left.store(true, Relaxed);
                 if how == Leave::Reset {
                     return Poll::Ready(None);
                 }
+                link.has_left.store(true, Relaxed);
             }
             Poll::Pending
         })

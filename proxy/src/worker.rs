@@ -76,8 +76,10 @@ pub(crate) struct Link {
     pub(crate) established: AtomicBool,
     /// Whether it has switched protocols.
     pub(crate) is_tunnel: AtomicBool,
-    /// Whether the client has closed its end of such a connection.
+    /// Whether the client has closed its end of such a connection behind bytes that nobody takes.
     pub(crate) has_left: AtomicBool,
+    /// Whether all that the client has sent on such a connection has been read, its end included.
+    pub(crate) is_read: AtomicBool,
 }
 
 impl Link {

@@ -157,3 +157,30 @@ async fn malformed_requests_are_answered_with_a_status() {
     assert!(raw(&dev, "GET /nothing HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").starts_with("HTTP/1.1 404"));
     assert!(raw(&dev, "POST /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").starts_with("HTTP/1.1 405"));
 }
+
+/// A file is checked without a start, with what it names; and neither a check nor a start minds that nobody reads on.
+#[test]
+fn a_configuration_is_checked_without_a_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = in_dir(directory.path(), "gateway.yaml");
+    let good = "apiVersion: fairgate.dev/v1alpha1\nkind: GatewayConfiguration\nlisten: { address: \"127.0.0.1:0\" }\n\
+                authentication: { anonymous: true }\nshards:\n- { name: root, url: \"http://127.0.0.1:1\", seats: 5 }\n";
+    let check = |text: &str| {
+        std::fs::write(&config, text).unwrap();
+        fairgate(&["serve", "--check", "--config", &config])
+    };
+    let valid = check(&format!("{good}accessLog: {{ file: a.log }}\n"));
+    assert_eq!(valid.status.code(), Some(0), "{}", String::from_utf8_lossy(&valid.stderr));
+    assert!(!directory.path().join("a.log").exists(), "nothing is made");
+    refused(&check(&format!("{good}accessLog: {{ file: none/a.log }}\n")), 64, &["accessLog.file", "none/a.log"]);
+    refused(&check(&good.replace("seats: 5", "seats: 0")), 64, &["shards[0].seats", ":6:"]);
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    std::fs::write(&config, good).unwrap();
+    let checked = Command::new(env!("CARGO_BIN_EXE_fairgate"))
+        .args(["serve", "--check", "--config", &config])
+        .stdout(full())
+        .stderr(full())
+        .env("FAIRGATE_LOG", "debug")
+        .status();
+    assert_eq!(checked.unwrap().code(), Some(0));
+}

@@ -17,7 +17,6 @@ const ANSWER_MAX: usize = 64 << 10;
 
 #[derive(Deserialize)]
 struct Review {
-    kind: String,
     status: ReviewStatus,
 }
 
@@ -32,11 +31,12 @@ struct User {
     username: String,
 }
 
-/// Asks the shard whom it takes the gateway for. Only where the gateway shows a certificate; a shard that does not know
-/// the question, or refuses it, may be right.
+/// Asks the shard whom it takes the gateway for, where the gateway shows a certificate. Its clients' requests go there from
+/// then on, or no more.
 ///
 /// # Errors
-/// It takes the gateway for somebody else, or there is no connection.
+/// It takes the gateway for somebody else. No verdict, and nothing changes: there is no connection, or no answer to the
+/// question.
 pub(super) async fn check(core: &Core, shard: &Shard, pool: usize) -> Result<(), BoxError> {
     if !shard.shows_certificate() {
         return Ok(());
@@ -48,13 +48,17 @@ pub(super) async fn check(core: &Core, shard: &Shard, pool: usize) -> Result<(),
             .body(Body::from(bytes::Bytes::from_static(QUESTION)))?;
         let response = shard.send(pool, &core.clock, &Stamp::of(&core.own_identity), request).await?;
         let status = response.status();
-        let answer = Limited::new(response.into_body(), ANSWER_MAX).collect().await;
-        let review = answer.ok().and_then(|body| serde_json::from_slice::<Review>(&body.to_bytes()).ok());
-        let Some(review) = review.filter(|review| status == StatusCode::CREATED && review.kind == "SelfSubjectReview")
-        else {
-            continue;
-        };
+        match status {
+            StatusCode::CREATED => {}
+            // It does not know the question, or not who may ask it.
+            StatusCode::FORBIDDEN | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => continue,
+            _ => return Err(format!("asked whom it takes the gateway for, the shard answers {status}").into()),
+        }
+        let answer = Limited::new(response.into_body(), ANSWER_MAX).collect().await?.to_bytes();
+        let review: Review = serde_json::from_slice(&answer)
+            .map_err(|error| format!("asked whom it takes the gateway for, the shard gives no review: {error}"))?;
         let (taken_for, own) = (review.status.user_info.username, &*core.own_identity.user.name);
+        shard.trust(taken_for == own);
         if taken_for != own {
             return Err(format!(
                 "the shard takes the gateway's certificate for the user {taken_for:?} and does not read X-Remote-User: \
@@ -65,5 +69,7 @@ pub(super) async fn check(core: &Core, shard: &Shard, pool: usize) -> Result<(),
         }
         return Ok(());
     }
+    // A server without this API, or that refuses it to whoever the gateway is there, can do nothing wrong by this.
+    shard.trust(true);
     Ok(())
 }

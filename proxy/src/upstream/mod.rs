@@ -125,6 +125,8 @@ impl From<Failure> for SendError {
 pub(crate) struct Shard {
     pub(crate) name: Arc<str>,
     way: Way,
+    /// Whether it is known to believe what the gateway says of its clients; see [`crate::index`].
+    is_trusted: AtomicBool,
 }
 
 enum Way {
@@ -160,7 +162,7 @@ impl Shard {
                 }))
             }
         };
-        Ok(Self { name: options.name.as_str().into(), way })
+        Ok(Self { name: options.name.as_str().into(), way, is_trusted: AtomicBool::new(false) })
     }
 
     /// Whether it is known not to accept connections just now, and worker `pool` has none to it.
@@ -187,6 +189,17 @@ impl Shard {
         if let Way::Remote(remote) = &self.way {
             remote.endpoint.renew_tls(config);
         }
+    }
+
+    /// Whether clients' requests may go there. One to which the gateway shows a certificate has to be asked first whom
+    /// it takes that for.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.is_trusted.load(Relaxed) || !self.shows_certificate()
+    }
+
+    /// Notes what came of that.
+    pub(crate) fn trust(&self, is_trusted: bool) {
+        self.is_trusted.store(is_trusted, Relaxed);
     }
 
     /// Whether the gateway shows it a client certificate.

@@ -19,6 +19,7 @@ async fn server(ca: &Ca, user: Option<&'static str>) -> SocketAddr {
     let answer = move |request: &Request<Incoming>| match (request.uri().path(), user) {
         (path, _) if path.starts_with("/clusters/") && !path.starts_with("/clusters/a/") => not_found(),
         (REVIEWS, None) => not_found(),
+        (REVIEWS, Some("")) => Response::builder().status(500).body(Body::empty()).unwrap(),
         (REVIEWS, Some(name)) => {
             let review = serde_json::json!({
                 "kind": "SelfSubjectReview",
@@ -51,6 +52,7 @@ async fn a_shard_that_takes_the_gateway_for_somebody_else_is_not_used() {
         (Some("system:fairgate"), ca.client_config_as("gateway"), StatusCode::OK),
         (None, ca.client_config_as("gateway"), StatusCode::OK),
         (Some("gateway"), ca.client_config_as("gateway"), StatusCode::SERVICE_UNAVAILABLE),
+        (Some(""), ca.client_config_as("gateway"), StatusCode::SERVICE_UNAVAILABLE),
         // Without a certificate there is nothing to take for a user.
         (Some("system:anonymous"), ca.client_config(), StatusCode::OK),
     ] {
@@ -68,16 +70,19 @@ async fn a_shard_that_takes_the_gateway_for_somebody_else_is_not_used() {
             assert_eq!((status, &*body), (want, "served"), "{user:?}");
             continue;
         }
+        let says = if user == Some("") { "answers 500" } else { "for the user \"gateway\"" };
         let deadline = std::time::Instant::now() + PATIENCE;
         let said = loop {
             let body = admin(&gateway, "/readyz?verbose").await;
-            if body.contains("for the user \"gateway\"") {
+            if body.contains(says) {
                 break body;
             }
             assert!(std::time::Instant::now() < deadline, "{body}");
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         };
-        assert!(said.contains("--requestheader-client-ca-file"), "{said}");
-        assert_eq!(once(&gateway, get("/clusters/a/api")).await.0, want);
+        assert_eq!(said.contains("--requestheader-client-ca-file"), user == Some("gateway"), "{said}");
+        for path in ["/clusters/a/api", "/api/v1/pods", "/version", "/services/cache/x"] {
+            assert_eq!(once(&gateway, get(path)).await.0, want, "{path}");
+        }
     }
 }

@@ -243,28 +243,45 @@ async fn bytes_sent_too_early_belong_to_the_answer() {
 /// A client that leaves is noticed although the shard takes nothing, so that nobody's place is kept by who has gone.
 #[tokio::test]
 async fn a_client_that_leaves_while_the_shard_does_not_read_ends_the_tunnel() {
-    for is_reset in [true, false] {
-        let limits = Limits { stall_timeout: Duration::from_millis(100), ..Limits::default() };
-        let (gateway, mut shard) = tunnels(limits).await;
-        let (mut client, mut shard) = open(&gateway, &mut shard, "SPDY/3.1").await;
-        if is_reset {
-            // As much as there is room for, and more.
-            let flood = async {
-                for _ in 0..FLOOD / PART {
-                    client.write_all(&[0; PART]).await.unwrap();
-                }
-            };
-            timeout(Duration::from_millis(500), flood).await.expect_err("somebody reads it");
-            socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
-            drop(client);
-        } else {
-            client.shutdown().await.unwrap();
-            assert_eq!(shard.read(&mut [0]).await.unwrap(), 0, "the shard is told, and goes on");
+    let (gateway, mut shard) = tunnels(Limits::default()).await;
+    let (mut client, mut shard) = open(&gateway, &mut shard, "SPDY/3.1").await;
+    // As much as there is room for, and more.
+    let flood = async {
+        for _ in 0..FLOOD / PART {
+            client.write_all(&[0; PART]).await.unwrap();
         }
-        metric_becomes(&gateway, "fairgate_requests_in_flight", 0.0).await;
-        let ended = timeout(PATIENCE, shard.read_to_end(&mut Vec::new())).await;
-        ended.expect("the shard is not told").ok();
+    };
+    timeout(Duration::from_millis(500), flood).await.expect_err("somebody reads it");
+    socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(client);
+    metric_becomes(&gateway, "fairgate_requests_in_flight", 0.0).await;
+    let ended = timeout(PATIENCE, shard.read_to_end(&mut Vec::new())).await;
+    ended.expect("the shard is not told").ok();
+}
+
+/// A client that has said all waits for its answer as long as that takes.
+#[tokio::test]
+async fn a_client_that_only_listens_is_not_cut() {
+    let short = Duration::from_millis(100);
+    let limits = Limits { idle_timeout: short, stall_timeout: short, ..Limits::default() };
+    let (gateway, mut shard) = tunnels(limits).await;
+    let (mut client, mut shard) = open(&gateway, &mut shard, "SPDY/3.1").await;
+    client.write_all(b"all").await.unwrap();
+    client.shutdown().await.unwrap();
+    let mut read = Vec::new();
+    shard.read_to_end(&mut read).await.unwrap();
+    assert_eq!(read, b"all");
+    // The sweep comes by, and more than once.
+    for _ in 0..3 {
+        let mut idle = TcpStream::connect(gateway.address()).await.unwrap();
+        idle.write_all(b"GET /livez HTTP/1.1\r\nHost: d\r\n\r\n").await.unwrap();
+        timeout(PATIENCE, idle.read_to_end(&mut Vec::new())).await.expect("an idle connection is closed").unwrap();
     }
+    shard.write_all(b"answer").await.unwrap();
+    drop(shard);
+    let mut answer = Vec::new();
+    client.read_to_end(&mut answer).await.unwrap();
+    assert_eq!(answer, b"answer");
 }
 
 /// One workspace cannot take all the places, and there is one left for a workspace that has none.
