@@ -50,6 +50,7 @@ const fn held(
         ttl: None,
         is_copy: true,
         view: None,
+        mandatory: || &[],
     }
 }
 

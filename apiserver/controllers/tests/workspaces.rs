@@ -134,10 +134,14 @@ async fn a_deleted_workspace_takes_everything_below_it_along() {
     let fixture = Fixture::start().await;
     let team = fixture.workspace(&root(), "team").await;
     let child = fixture.workspace(&team, "sub").await;
+    let schemas = find("flowcontrol.apiserver.k8s.io", "v1", "flowschemas");
     for cluster in [&team, &child] {
         for n in 0..600 {
             fixture.create(find("", "v1", "configmaps"), cluster, "default", &format!("c{n}")).await;
         }
+        // Made anew at once, and stored from then on.
+        fixture.delete(schemas, cluster, "exempt").await.unwrap();
+        assert_eq!(fixture.registry.count(schemas, &Collection::cluster(cluster)).unwrap(), 1);
     }
     fixture.delete(workspaces(), &root(), "team").await.unwrap();
     fixture.until_gone(workspaces(), &root(), "team").await;

@@ -142,6 +142,9 @@ pub struct Resource {
     pub is_copy: bool,
     /// Whose objects it shows, if it has none of its own.
     pub view: Option<View>,
+    /// Objects that every logical cluster has, in the order of their names: while nothing is stored under such a name
+    /// clients see this object there, and who deletes it gets it anew.
+    pub mandatory: fn() -> &'static [Value],
 }
 
 impl Resource {

@@ -43,6 +43,7 @@ pub(super) const CONFIG_MAPS: Resource = Resource {
     ttl: None,
     is_copy: false,
     view: None,
+    mandatory: || &[],
 };
 
 fn validate(new: &Value, old: Option<&Value>, errors: &mut ErrorList) {

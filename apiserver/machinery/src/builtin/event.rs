@@ -73,6 +73,7 @@ pub(super) const EVENTS: Resource = Resource {
     ttl: Some(Duration::from_secs(3600)),
     is_copy: false,
     view: None,
+    mandatory: || &[],
 };
 
 fn first_of<'a>(a: &'a str, b: &'a str) -> &'a str {

@@ -84,6 +84,7 @@ pub(super) const EVENTS: Resource = Resource {
     ttl: Some(Duration::from_secs(3600)),
     is_copy: false,
     view: Some(View { group: "", version: "v1", show, store }),
+    mandatory: || &[],
 };
 
 fn rename(event: &mut Value, names: impl Iterator<Item = (&'static str, &'static str)>) {

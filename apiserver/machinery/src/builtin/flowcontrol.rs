@@ -1,8 +1,13 @@
 //! FlowSchema and PriorityLevelConfiguration (api-server.md 5.10). What they mean is the gateway's concern.
+//!
+//! Those called `exempt` and `catch-all` are mandatory. What upstream's controller puts right from time to time (apf.md 2.5)
+//! holds here with every write: their spec is fixed but for `spec.exempt`, and they say that it is.
+
+use std::sync::LazyLock;
 
 use apiserver_api::{
     field::{Error, Path},
-    flowcontrol::{DecodeError, FlowSchema, PriorityLevelConfiguration},
+    flowcontrol::{AUTO_UPDATE, Condition, DecodeError, FlowSchema, PriorityLevelConfiguration, bootstrap},
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -66,7 +71,10 @@ pub(super) const FLOW_SCHEMAS: Resource = Resource {
     schema: &schema::flowcontrol::FLOW_SCHEMA,
     protobuf: true,
     selectable: &[],
-    prepare: |new, _| set_spec(new, FlowSchema::from_json),
+    prepare: |new, _| {
+        set_spec(new, FlowSchema::from_json);
+        keep_up_to_date(new, &MANDATORY_SCHEMAS);
+    },
     validate: |new, _, errors| match FlowSchema::from_json(new.clone()) {
         Ok(schema) => errors.extend(schema.validate()),
         Err(wrong) => errors.push(undecodable(&wrong)),
@@ -75,6 +83,7 @@ pub(super) const FLOW_SCHEMAS: Resource = Resource {
     ttl: None,
     is_copy: false,
     view: None,
+    mandatory: || &MANDATORY_SCHEMAS,
 };
 
 pub(super) const PRIORITY_LEVEL_CONFIGURATIONS: Resource = Resource {
@@ -95,7 +104,10 @@ pub(super) const PRIORITY_LEVEL_CONFIGURATIONS: Resource = Resource {
     schema: &schema::flowcontrol::PRIORITY_LEVEL_CONFIGURATION,
     protobuf: true,
     selectable: &[],
-    prepare: |new, _| set_spec(new, PriorityLevelConfiguration::from_json),
+    prepare: |new, _| {
+        set_spec(new, PriorityLevelConfiguration::from_json);
+        keep_up_to_date(new, &MANDATORY_LEVELS);
+    },
     validate: |new, _, errors| match PriorityLevelConfiguration::from_json(new.clone()) {
         Ok(level) => errors.extend(level.validate()),
         Err(wrong) => errors.push(undecodable(&wrong)),
@@ -104,7 +116,48 @@ pub(super) const PRIORITY_LEVEL_CONFIGURATIONS: Resource = Resource {
     ttl: None,
     is_copy: false,
     view: None,
+    mandatory: || &MANDATORY_LEVELS,
 };
+
+static MANDATORY_SCHEMAS: LazyLock<Vec<Value>> = LazyLock::new(|| {
+    let mut schemas = bootstrap::flow_schemas();
+    schemas.retain(|schema| bootstrap::mandatory_flow_schema(&schema.metadata.name).is_some());
+    schemas.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+    for schema in &mut schemas {
+        let level = &schema.spec.priority_level_configuration.name;
+        schema.status.conditions.push(Condition {
+            kind: "Dangling".into(),
+            status: "False".into(),
+            last_transition_time: None,
+            reason: "Found".into(),
+            message: format!(
+                "This FlowSchema references the PriorityLevelConfiguration object named {level:?} and it exists"
+            ),
+        });
+    }
+    values(&schemas)
+});
+
+static MANDATORY_LEVELS: LazyLock<Vec<Value>> = LazyLock::new(|| {
+    let mut levels = bootstrap::priority_levels();
+    levels.retain(|level| bootstrap::mandatory_level(&level.metadata.name).is_some());
+    levels.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+    values(&levels)
+});
+
+fn values<T: Serialize>(objects: &[T]) -> Vec<Value> {
+    objects.iter().map(|object| serde_json::to_value(object).expect("plain structs are always JSON")).collect()
+}
+
+/// A mandatory object says that its spec is kept up to date, whatever the client wrote.
+fn keep_up_to_date(new: &mut Value, mandatory: &[Value]) {
+    if mandatory.iter().any(|object| object::name(object) == object::name(new)) {
+        let annotations = new.get_mut("metadata").and_then(|metadata| object::map_mut(metadata, "annotations"));
+        if let Some(annotations) = annotations {
+            annotations.insert(AUTO_UPDATE.into(), "true".into());
+        }
+    }
+}
 
 /// Puts the defaulted spec in place of the given one. What cannot be decoded stays for validation to refuse.
 fn set_spec<T: Serialize>(new: &mut Value, decode: fn(Value) -> Result<T, DecodeError>) {
@@ -155,6 +208,28 @@ mod tests {
         assert_eq!(level["spec"]["limited"]["nominalConcurrencyShares"], 30);
         (PRIORITY_LEVEL_CONFIGURATIONS.validate)(&level, None, &mut errors);
         assert!(!errors.is_empty());
+    }
+
+    #[test]
+    fn the_mandatory_ones_are_as_they_must_be() {
+        for resource in [&FLOW_SCHEMAS, &PRIORITY_LEVEL_CONFIGURATIONS] {
+            let names: Vec<&str> = (resource.mandatory)().iter().map(object::name).collect();
+            assert_eq!(names, ["catch-all", "exempt"]);
+            for object in (resource.mandatory)() {
+                let mut written = object.clone();
+                written["metadata"]["annotations"][AUTO_UPDATE] = json!("false");
+                (resource.prepare)(&mut written, None);
+                assert_eq!(written, *object);
+                let mut errors = Vec::new();
+                (resource.validate)(&written, None, &mut errors);
+                assert_eq!(errors.len(), 0, "{errors:?}");
+                assert_eq!(
+                    (resource.kind, resource.api_version()),
+                    (text(object, &["kind"]), text(object, &["apiVersion"]).to_owned())
+                );
+            }
+        }
+        assert_eq!(cells(FLOW_SCHEMA_COLUMNS, &MANDATORY_SCHEMAS[0]).last(), Some(&json!("False")));
     }
 
     #[test]

@@ -37,6 +37,7 @@ pub(super) const LEASES: Resource = Resource {
     ttl: None,
     is_copy: false,
     view: None,
+    mandatory: || &[],
 };
 
 fn validate(new: &Value, _: Option<&Value>, errors: &mut ErrorList) {

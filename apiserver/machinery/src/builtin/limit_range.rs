@@ -53,6 +53,7 @@ pub(super) const LIMIT_RANGES: Resource = Resource {
     ttl: None,
     is_copy: false,
     view: None,
+    mandatory: || &[],
 };
 
 /// Of a container's limits those that are not said follow from those that are.

@@ -44,6 +44,7 @@ pub(super) const LOGICAL_CLUSTERS: Resource = Resource {
     ttl: None,
     is_copy: false,
     view: None,
+    mandatory: || &[],
 };
 
 fn prepare(new: &mut Value, _: Option<&Value>) {

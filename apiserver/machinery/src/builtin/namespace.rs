@@ -48,6 +48,7 @@ pub(super) const NAMESPACES: Resource = Resource {
     ttl: None,
     is_copy: false,
     view: None,
+    mandatory: || &[],
 };
 
 fn prepare(new: &mut Value, old: Option<&Value>) {

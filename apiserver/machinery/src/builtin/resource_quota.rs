@@ -81,6 +81,7 @@ pub(super) const RESOURCE_QUOTAS: Resource = Resource {
     ttl: None,
     is_copy: false,
     view: None,
+    mandatory: || &[],
 };
 
 fn is_limit(name: &str) -> bool {

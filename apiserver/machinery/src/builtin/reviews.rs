@@ -101,5 +101,6 @@ const fn review(
         ttl: None,
         is_copy: false,
         view: None,
+        mandatory: || &[],
     }
 }

@@ -47,6 +47,7 @@ pub(super) const SECRETS: Resource = Resource {
     ttl: None,
     is_copy: false,
     view: None,
+    mandatory: || &[],
 };
 
 fn prepare(new: &mut Value, old: Option<&Value>) {

@@ -35,4 +35,5 @@ pub(super) const SERVICE_ACCOUNTS: Resource = Resource {
     ttl: None,
     is_copy: false,
     view: None,
+    mandatory: || &[],
 };

@@ -47,6 +47,7 @@ pub(super) const WORKSPACES: Resource = Resource {
     ttl: None,
     is_copy: false,
     view: None,
+    mandatory: || &[],
 };
 
 fn is_mounted(o: &Value) -> bool {

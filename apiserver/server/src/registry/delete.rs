@@ -110,8 +110,14 @@ impl Registry {
         }
     }
 
-    /// Removes exactly this version; false when it was changed meanwhile.
+    /// Removes exactly this version, or makes it anew if it must be there; false when it was changed meanwhile.
     pub(super) async fn remove(&self, current: &Object) -> Result<bool, Status> {
+        if let Some(fresh) = self.renewed(current).await? {
+            return Ok(self.replace(current, &fresh).await?.is_some());
+        }
+        if !current.is_stored() {
+            return Ok(true);
+        }
         let condition = Condition::ModRevision(current.revision());
         let txn = Txn { key: current.storage_key().clone(), condition, guard: None, value: None, ttl: None };
         match self.store.txn(txn).await.map_err(store_status)? {
@@ -129,9 +135,15 @@ impl Registry {
     pub(super) async fn replace(&self, current: &Object, value: &Value) -> Result<Option<Object>, Status> {
         let resource = current.resource();
         let bytes = object::encode(resource, value);
-        let condition = Condition::ModRevision(current.revision());
+        let (condition, guard) = if current.is_stored() {
+            (Condition::ModRevision(current.revision()), None)
+        } else {
+            let key = current.key();
+            (Condition::Absent, self.admit_create(resource, &key.cluster, &key.namespace, &key.name).await?)
+        };
+        let guard = guard.map(|guard| (guard.storage_key().clone(), guard.revision()));
         let (key, value) = (current.storage_key().clone(), Some(bytes.clone()));
-        let txn = Txn { key, condition, guard: None, value, ttl: resource.ttl };
+        let txn = Txn { key, condition, guard, value, ttl: resource.ttl };
         match self.store.txn(txn).await.map_err(store_status)? {
             TxnOutcome::Done { revision } => Ok(Some(current.with(bytes, revision))),
             TxnOutcome::Conflict(_) | TxnOutcome::Unguarded => Ok(None),

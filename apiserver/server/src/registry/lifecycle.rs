@@ -44,7 +44,8 @@ impl Life {
         marks::INACTIVE.iter().any(|key| annotations.is_some_and(|a| a.get(*key).is_some_and(|v| v == "true")))
     }
 
-    fn is_terminating(&self) -> bool {
+    /// It was deleted and waits for its finalizers.
+    pub(super) fn is_terminating(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }
 

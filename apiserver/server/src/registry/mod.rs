@@ -16,6 +16,7 @@ mod count;
 mod delete;
 mod keys;
 mod lifecycle;
+mod mandatory;
 mod object;
 mod quota;
 mod read;
@@ -159,7 +160,7 @@ impl Registry {
     /// # Errors
     /// Those of the store.
     pub async fn logical_cluster(&self, cluster: &ClusterName) -> Result<Option<Object>, Status> {
-        self.find(lifecycle::logical_clusters(), &ObjectKey::new(cluster, "", "cluster")).await
+        self.find_stored(lifecycle::logical_clusters(), &ObjectKey::new(cluster, "", "cluster")).await
     }
 }
 

@@ -51,6 +51,16 @@ impl Object {
         self.kv.mod_revision
     }
 
+    /// Revision of its creation.
+    pub(super) fn created(&self) -> u64 {
+        self.kv.create_revision
+    }
+
+    /// Whether the store has it. What every cluster has is there without that (`mandatory`).
+    pub(super) fn is_stored(&self) -> bool {
+        self.kv.create_revision > 0
+    }
+
     /// The storage key.
     pub(crate) fn storage_key(&self) -> &Key {
         &self.kv.key
@@ -149,7 +159,8 @@ impl Object {
 
     /// The same object as it was stored by a later write.
     pub(super) fn with(&self, value: Bytes, revision: u64) -> Self {
-        let kv = KeyValue { value, mod_revision: revision, ..self.kv.clone() };
+        let create_revision = if self.is_stored() { self.kv.create_revision } else { revision };
+        let kv = KeyValue { value, create_revision, mod_revision: revision, key: self.kv.key.clone() };
         Self { kv, ..*self }
     }
 

@@ -37,6 +37,21 @@ impl Registry {
     /// # Errors
     /// Those of the store.
     pub async fn find(&self, resource: &'static Resource, key: &ObjectKey) -> Result<Option<Object>, Status> {
+        match self.find_stored(resource, key).await? {
+            Some(object) => Ok(Some(object)),
+            None => self.find_mandatory(resource, key).await,
+        }
+    }
+
+    /// One object as it is stored now, if it is.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) async fn find_stored(
+        &self,
+        resource: &'static Resource,
+        key: &ObjectKey,
+    ) -> Result<Option<Object>, Status> {
         let (path, prefix) = match self.storage_key(resource, key) {
             Ok(place) => place,
             Err(status) if status.reason == Some(Reason::NotFound) => return Ok(None),
@@ -63,7 +78,11 @@ impl Registry {
         let place =
             if resource.is_copy { format!("{}/{cluster}", self.shard().unwrap_or("*")) } else { cluster.to_owned() };
         let start = Start::of(options, resource, (&place, &of.namespace), &span.prefix, self.store.revision())?;
+        let mandatory = self.mandatory(resource, of).await?;
         let mut scan = Scan { registry: self, resource, of, place, span, start };
+        if !mandatory.is_empty() {
+            return scan.with_mandatory(mandatory, options).await;
+        }
         if let Some(name) = of.single_name(resource, &options.selector, scan.span.scattered) {
             return scan.by_name(name, options).await;
         }
@@ -193,6 +212,29 @@ impl Scan<'_> {
                 return Ok(Page { items, revision: found.revision, continue_token: None, remaining: None });
             }
         }
+    }
+
+    /// Reads all that is stored behind the start at once: of such a resource one cluster has few objects.
+    async fn with_mandatory(&self, mandatory: Vec<Object>, options: &ListOptions) -> Result<Page, Status> {
+        let found = self.range(&self.span.prefix, 0).await?;
+        let mut all: Vec<Object> = found.items.into_iter().map(|kv| self.object(kv)).collect();
+        let behind = |object: &Object| self.start.after.as_deref().is_none_or(|after| **object.storage_key() > *after);
+        for object in mandatory.into_iter().filter(|object| behind(object) && object.revision() <= found.revision) {
+            if let Err(at) = all.binary_search_by(|other| other.storage_key().cmp(object.storage_key())) {
+                all.insert(at, object);
+            }
+        }
+        let mut items = Vec::new();
+        for object in all {
+            if object.matches(&options.selector)? {
+                items.push(object);
+            }
+        }
+        let limit = options.limit.filter(|limit| (1..items.len()).contains(limit));
+        let remaining = limit.map(|limit| (items.len() - limit) as u64).filter(|_| options.selector.is_empty());
+        items.truncate(limit.unwrap_or(usize::MAX));
+        let continue_token = limit.and_then(|_| self.token_behind(found.revision, &items));
+        Ok(Page { items, revision: found.revision, continue_token, remaining })
     }
 
     fn token_behind(&self, revision: u64, items: &[Object]) -> Option<String> {

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, pin::Pin};
 
 use apiserver_api::Status;
 use apiserver_machinery::{Resource, options::ListOptions, selector::Selector};
-use apiserver_storage::{Event, StoreError, WatchStream as StoreStream};
+use apiserver_storage::{Event, Key, StoreError, WatchStream as StoreStream};
 use futures_util::{Stream, StreamExt, stream};
 use tokio::sync::watch;
 
@@ -78,6 +78,7 @@ impl Registry {
             place_at,
             prefix: String::new(),
             selector: options.selector,
+            mandatory: self.mandatory(resource, of).await?,
             pending: VecDeque::new(),
             mark: None,
             seen: current,
@@ -115,6 +116,8 @@ struct State {
     place_at: usize,
     prefix: String,
     selector: Selector,
+    /// What is there while nothing is stored under its name.
+    mandatory: Vec<Object>,
     /// The initial state, not yet delivered.
     pending: VecDeque<Object>,
     /// The initial state's revision, not yet delivered.
@@ -216,26 +219,30 @@ impl State {
     /// None for a change of an object that is not and was not selected.
     fn translate(&self, event: Event) -> Result<Option<WatchEvent>, Status> {
         let object = |kv| Object::new(self.resource, self.place_at, kv);
-        Ok(match event {
-            Event::Progress(revision) => Some(WatchEvent::Progress(revision)),
+        let mandatory = |key: &Key| self.mandatory.iter().find(|object| object.storage_key() == key).cloned();
+        let (old, new, revision) = match event {
+            Event::Progress(revision) => return Ok(Some(WatchEvent::Progress(revision))),
             Event::Delete { prev, revision } => {
-                let prev = object(prev);
-                self.selects(&prev)?.then(|| WatchEvent::Deleted(prev.at_revision(revision)))
+                let new = mandatory(&prev.key).map(|new| new.at_revision(revision));
+                (Some(object(prev)), new, revision)
             }
             Event::Put { kv, prev } => {
+                let old = prev.map(object).or_else(|| mandatory(&kv.key));
                 let revision = kv.mod_revision;
-                let (new, old) = (object(kv), prev.map(object));
-                let did = match &old {
-                    Some(old) => self.selects(old)?,
-                    None => false,
-                };
-                match (did, self.selects(&new)?) {
-                    (false, true) => Some(WatchEvent::Added(new)),
-                    (true, true) => Some(WatchEvent::Modified(new)),
-                    (true, false) => old.map(|old| WatchEvent::Deleted(old.at_revision(revision))),
-                    (false, false) => None,
-                }
+                (old, Some(object(kv)), revision)
             }
+        };
+        let selected = |object: Option<Object>| -> Result<Option<Object>, Status> {
+            match object {
+                Some(object) => Ok(self.selects(&object)?.then_some(object)),
+                None => Ok(None),
+            }
+        };
+        Ok(match (selected(old)?, selected(new)?) {
+            (None, Some(new)) => Some(WatchEvent::Added(new)),
+            (Some(_), Some(new)) => Some(WatchEvent::Modified(new)),
+            (Some(old), None) => Some(WatchEvent::Deleted(old.at_revision(revision))),
+            (None, None) => None,
         })
     }
 }

@@ -146,8 +146,11 @@ impl Registry {
             )
         };
         if dry_run {
-            let taken = self.store.get(&path).await.map_err(store_status)?.is_some();
+            let taken = self.find(resource, key).await?.is_some();
             return Ok(if taken { Inserted::Taken } else { Inserted::Done(object(0)) });
+        }
+        if self.find_mandatory(resource, key).await?.is_some() {
+            return Ok(Inserted::Taken);
         }
         let guard = guard.map(|g| (g.storage_key().clone(), g.revision()));
         let (value, ttl) = (Some(bytes.clone()), resource.ttl);
