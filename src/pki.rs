@@ -17,11 +17,12 @@ use apiserver_api::user::GROUP_MASTERS;
 use apiserver_server::TokenKey;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    PublicKeyData,
 };
 use rustls::{
     RootCertStore,
     pki_types::{
-        CertificateDer, PrivateKeyDer,
+        CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer,
         pem::{self, PemObject},
     },
     server::WebPkiClientVerifier,
@@ -86,25 +87,42 @@ pub(crate) fn load_or_create(directory: &Path) -> Result<DevPki> {
     Ok(DevPki { ca_certificate: ca.certificate, server, admin })
 }
 
-/// The key that tokens of service accounts are signed with: that of `directory`, made on the first start.
+/// The key that tokens of service accounts are signed with: the first private key in `service-account.key` of `directory`,
+/// which is made on the first start. Tokens that any other key in it has signed, private or public, are taken too.
 ///
 /// # Errors
 /// A file that cannot be read or written, or is not what its name says.
 pub(crate) fn token_key(directory: &Path) -> Result<TokenKey> {
     let path = directory.join("service-account.key");
-    let key = match fs::read_to_string(&path) {
-        Ok(pem) => KeyPair::from_pem(&pem),
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            let key = KeyPair::generate()?;
-            write_private(&path, &key.serialize_pem())?;
-            Ok(key)
+            let text = KeyPair::generate()?.serialize_pem();
+            write_private(&path, &text)?;
+            text
         }
         Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
     };
     let damaged =
         || format!("{} is damaged; without it a new one is made, and tokens signed so far end", path.display());
-    let key = key.with_context(damaged)?;
-    TokenKey::new(&key.serialize_der(), key.public_key_raw()).with_context(damaged)
+    token_keys(&text).with_context(damaged)
+}
+
+fn token_keys(pem: &str) -> Result<TokenKey> {
+    let pairs = PrivatePkcs8KeyDer::pem_slice_iter(pem.as_bytes())
+        .map(|found| Ok(KeyPair::try_from(&found.map_err(|error| broken("key", "PRIVATE KEY", &error))?)?))
+        .collect::<Result<Vec<_>>>()?;
+    let mut pairs = pairs.iter();
+    let own = pairs.next().context("no private key in it; want PEM with BEGIN PRIVATE KEY")?;
+    let mut key = TokenKey::new(&own.serialize_der(), own.public_key_raw())?;
+    for other in pairs {
+        key = key.accepting(other.public_key_raw())?;
+    }
+    for found in SubjectPublicKeyInfoDer::pem_slice_iter(pem.as_bytes()) {
+        let der = found.map_err(|error| broken("key", "PUBLIC KEY", &error))?;
+        key = key.accepting(rcgen::SubjectPublicKeyInfo::from_der(&der)?.der_bytes())?;
+    }
+    Ok(key)
 }
 
 /// A server side TLS configuration that asks for client certificates of `client_ca` but does not insist.
@@ -398,6 +416,30 @@ mod tests {
         fs::write(directory.path().join("service-account.key"), "nonsense").unwrap();
         let error = token_key(directory.path()).err().unwrap();
         assert!(format!("{error:#}").contains("service-account.key is damaged"), "{error:#}");
+    }
+
+    /// The new key is put in front of the old one, or the old one's public part behind it.
+    #[test]
+    fn keys_of_tokens_follow_each_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("service-account.key");
+        let keys = || format!("{:?}", token_key(directory.path()).unwrap());
+        let first = keys();
+        let (old, new) = (fs::read_to_string(&path).unwrap(), KeyPair::generate().unwrap());
+        let id = |shown: &str| shown["TokenKey(".len()..shown.len() - 1].to_owned();
+        fs::write(&path, new.serialize_pem()).unwrap();
+        let want = format!("TokenKey({}, {})", id(&keys()), id(&first));
+        let public = KeyPair::from_pem(&old).unwrap().public_key_pem();
+        for both in [new.serialize_pem() + &old, public.clone() + &new.serialize_pem(), new.serialize_pem() + &public] {
+            fs::write(&path, both).unwrap();
+            assert_eq!(keys(), want);
+        }
+        for (text, why) in [(public, "no private key"), (new.serialize_pem() + "-----BEGIN PUBLIC KEY-----\nx", "END")]
+        {
+            fs::write(&path, text).unwrap();
+            let error = format!("{:#}", token_key(directory.path()).unwrap_err());
+            assert!(error.contains("service-account.key is damaged") && error.contains(why), "{error}");
+        }
     }
 
     #[cfg(unix)]

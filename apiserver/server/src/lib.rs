@@ -5,6 +5,7 @@ mod bootstrap;
 mod clock;
 mod errors;
 mod http;
+mod metrics;
 mod recent;
 pub mod registry;
 mod server;

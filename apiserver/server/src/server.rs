@@ -26,6 +26,7 @@ use crate::{
         dispatch, respond,
         target::{self, Destination},
     },
+    metrics::{Labels, Metrics, Observed},
     registry::Registry,
     service::Service,
     tokens::TokenKey,
@@ -64,6 +65,7 @@ pub struct ApiServer {
     service: Service,
     /// Places of [`IN_FLIGHT`] that are free.
     free: Arc<(Semaphore, Semaphore)>,
+    metrics: Arc<Metrics>,
 }
 
 /// One request that was parsed, authenticated, resolved and authorized.
@@ -91,7 +93,7 @@ impl ApiServer {
     /// A server of other resources in other places.
     pub fn with_service(store: Arc<dyn Store>, options: Options, service: Service) -> Self {
         let free = Arc::new((Semaphore::new(IN_FLIGHT.0), Semaphore::new(IN_FLIGHT.1)));
-        Self { registry: Registry::new(store), options: Arc::new(options), service, free }
+        Self { registry: Registry::new(store), options: Arc::new(options), service, free, metrics: Arc::default() }
     }
 
     /// Access to the objects without HTTP, for controllers.
@@ -101,6 +103,10 @@ impl ApiServer {
 
     pub(crate) fn service(&self) -> &Service {
         &self.service
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     pub(crate) fn options(&self) -> &Options {
@@ -119,7 +125,8 @@ impl ApiServer {
         let (parts, body) = request.into_parts();
         let audit = audit_id(&parts.headers);
         let format = status_format(parts.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()));
-        let served = AssertUnwindSafe(self.serve(&parts, body, trust)).catch_unwind().await;
+        let mut observed = None;
+        let served = AssertUnwindSafe(self.serve(&parts, body, trust, &mut observed)).catch_unwind().await;
         let mut response = match served {
             Ok(Ok(response)) => response,
             Ok(Err(status)) => respond::status(&status, format),
@@ -132,7 +139,10 @@ impl ApiServer {
         let headers = response.headers_mut();
         headers.insert("audit-id", audit);
         headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
-        response
+        // What has no path that can be read has no labels either.
+        let mut observed = observed.unwrap_or_else(|| self.metrics.begin(Labels::default()));
+        observed.answered(response.status().as_u16());
+        response.map(|body| body.observed(observed))
     }
 
     /// A place among the requests in flight, where one is needed.
@@ -149,7 +159,13 @@ impl ApiServer {
         free.try_acquire().map(Some).map_err(full)
     }
 
-    async fn serve<B>(&self, parts: &Parts, body: B, trust: Trust) -> Result<Response<Body>, Status>
+    async fn serve<B>(
+        &self,
+        parts: &Parts,
+        body: B,
+        trust: Trust,
+        observed: &mut Option<Observed>,
+    ) -> Result<Response<Body>, Status>
     where
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -159,6 +175,7 @@ impl ApiServer {
         let address = (self.service.address)(path)?;
         let rest = address.rest();
         let info = RequestInfo::parse(parts.method.as_str(), rest, query).map_err(|_| Status::no_such_resource())?;
+        *observed = Some(self.metrics.begin(Labels::of(&info, self.service.asked(&info), is_apply(&parts.headers))));
         let deadline = request_timeout(query)?.unwrap_or(DEADLINE).min(DEADLINE);
         let (user, home) = match accounts::bearer(&parts.headers, trust) {
             Some(token) => accounts::authenticate(self, token).await?,
@@ -197,6 +214,10 @@ fn audit_id(headers: &HeaderMap) -> HeaderValue {
     own.cloned().unwrap_or_else(|| {
         HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()).expect("a UUID is hex digits and hyphens")
     })
+}
+
+fn is_apply(headers: &HeaderMap) -> bool {
+    headers.get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/apply-patch"))
 }
 
 fn has_body(verb: Verb) -> bool {

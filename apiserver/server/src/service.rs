@@ -3,7 +3,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use apiserver_api::{ClusterName, Status, url};
+use apiserver_api::{ClusterName, RequestInfo, Status, url};
 use apiserver_machinery::{
     Resource, builtin,
     discovery::{self, Discovery},
@@ -83,6 +83,13 @@ impl Service {
     /// The resource of this group (empty for core), version and plural.
     pub(crate) fn find(&self, group: &str, version: &str, plural: &str) -> Option<&'static Resource> {
         self.resources.iter().find(|r| r.plural == plural && r.group == group && r.version == version)
+    }
+
+    /// What a request is for, if that is served.
+    pub(crate) fn asked(&self, info: &RequestInfo<'_>) -> Option<&'static Resource> {
+        let is_it =
+            |r: &&Resource| r.plural == info.resource && r.group == info.api_group && r.version == info.api_version;
+        self.resources.iter().chain(self.reviews).find(is_it).filter(|_| info.is_resource)
     }
 }
 

@@ -14,26 +14,43 @@ use sha2::{Digest, Sha256};
 /// Longest token that is looked at, in bytes. Ours are about 1 KiB.
 const TOKEN_BYTES_MAX: usize = 16 * 1024;
 
-/// The key that tokens are signed with, on the curve P-256.
+/// Most keys that tokens are checked with.
+const KEYS_MAX: usize = 16;
+
+/// The key that tokens are signed with, on the curve P-256, and those that have signed before it: what they signed stays
+/// good until it ends. All of them are published.
 pub struct TokenKey {
-    /// RFC 7638 thumbprint of the public key.
+    signing: EncodingKey,
+    /// That of `signing` first.
+    public: Vec<PublicKey>,
+}
+
+/// What tokens are checked with.
+struct PublicKey {
+    /// RFC 7638 thumbprint.
     id: String,
     x: String,
     y: String,
-    signing: EncodingKey,
     verifying: DecodingKey,
 }
 
 impl std::fmt::Debug for TokenKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "TokenKey({})", self.id)
+        let ids: Vec<&str> = self.public.iter().map(|key| &*key.id).collect();
+        write!(f, "TokenKey({})", ids.join(", "))
     }
 }
 
 /// What is wrong with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a key on the curve P-256: want its PKCS#8 form and the 65 bytes of its public point")]
-pub struct TokenKeyError;
+pub enum TokenKeyError {
+    /// It is another one, or none at all.
+    #[error("not a key on the curve P-256: want its PKCS#8 form and the 65 bytes of its public point")]
+    Form,
+    /// There are too many older ones.
+    #[error("more than {KEYS_MAX} keys")]
+    Many,
+}
 
 /// What a token says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,27 +102,35 @@ impl TokenKey {
     /// # Errors
     /// The two are not such a key, or do not belong together.
     pub fn new(private: &[u8], public: &[u8]) -> Result<Self, TokenKeyError> {
-        let (4, point) = public.split_first().map(|(form, point)| (*form, point)).ok_or(TokenKeyError)? else {
-            return Err(TokenKeyError);
-        };
-        let (x, y) = point.split_at_checked(32).filter(|(_, y)| y.len() == 32).ok_or(TokenKeyError)?;
-        let (x, y) = (URL_SAFE_NO_PAD.encode(x), URL_SAFE_NO_PAD.encode(y));
-        // Members in the order of their names, without blanks: RFC 7638 section 3.
-        let id = URL_SAFE_NO_PAD.encode(Sha256::digest(format!(r#"{{"crv":"P-256","kty":"EC","x":"{x}","y":"{y}"}}"#)));
-        let verifying = DecodingKey::from_ec_components(&x, &y).map_err(|_| TokenKeyError)?;
-        let key = Self { id, x, y, signing: EncodingKey::from_ec_der(private), verifying };
-        let tried = key.seal(&json!({"exp": u32::MAX})).ok_or(TokenKeyError)?;
+        let key = Self { signing: EncodingKey::from_ec_der(private), public: vec![PublicKey::new(public)?] };
+        let tried = key.seal(&json!({"exp": u32::MAX})).ok_or(TokenKeyError::Form)?;
         let mut any = Validation::new(Algorithm::ES256);
         any.validate_aud = false;
-        jsonwebtoken::decode::<Value>(&tried, &key.verifying, &any).map_err(|_| TokenKeyError)?;
+        let own = key.public.first().ok_or(TokenKeyError::Form)?;
+        jsonwebtoken::decode::<Value>(&tried, &own.verifying, &any).map_err(|_| TokenKeyError::Form)?;
         Ok(key)
+    }
+
+    /// The same key, that also takes what was signed with the key of this public point (65 bytes, uncompressed).
+    ///
+    /// # Errors
+    /// It is no such point, or there are too many.
+    pub fn accepting(mut self, public: &[u8]) -> Result<Self, TokenKeyError> {
+        let other = PublicKey::new(public)?;
+        if self.public.len() >= KEYS_MAX {
+            return Err(TokenKeyError::Many);
+        }
+        if self.public.iter().all(|key| key.id != other.id) {
+            self.public.push(other);
+        }
+        Ok(self)
     }
 
     /// A signed token; `None` when the key cannot sign.
     fn seal<T: Serialize>(&self, claims: &T) -> Option<String> {
         let mut header = Header::new(Algorithm::ES256);
         header.typ = None;
-        header.kid = Some(self.id.clone());
+        header.kid = Some(self.public.first()?.id.clone());
         jsonwebtoken::encode(&header, claims, &self.signing).ok()
     }
 
@@ -127,14 +152,29 @@ impl TokenKey {
         wanted.validate_nbf = true;
         // The clock is the same that signed.
         wanted.leeway = 0;
-        jsonwebtoken::decode::<Claims>(token, &self.verifying, &wanted).ok().map(|data| data.claims)
+        let signed_by = jsonwebtoken::decode_header(token).ok()?.kid?;
+        let key = self.public.iter().find(|key| key.id == signed_by)?;
+        jsonwebtoken::decode::<Claims>(token, &key.verifying, &wanted).ok().map(|data| data.claims)
     }
 
-    /// The public key as a JSON Web Key Set (RFC 7517).
+    /// The public keys as a JSON Web Key Set (RFC 7517).
     pub(crate) fn key_set(&self) -> Value {
-        json!({"keys": [{
-            "use": "sig", "kty": "EC", "kid": self.id, "crv": "P-256", "alg": "ES256", "x": self.x, "y": self.y,
-        }]})
+        let shown = |PublicKey { id, x, y, .. }: &PublicKey| json!({"use": "sig", "kty": "EC", "kid": id, "crv": "P-256", "alg": "ES256", "x": x, "y": y});
+        json!({"keys": self.public.iter().map(shown).collect::<Vec<_>>()})
+    }
+}
+
+impl PublicKey {
+    fn new(point: &[u8]) -> Result<Self, TokenKeyError> {
+        let (4, point) = point.split_first().map(|(form, point)| (*form, point)).ok_or(TokenKeyError::Form)? else {
+            return Err(TokenKeyError::Form);
+        };
+        let (x, y) = point.split_at_checked(32).filter(|(_, y)| y.len() == 32).ok_or(TokenKeyError::Form)?;
+        let (x, y) = (URL_SAFE_NO_PAD.encode(x), URL_SAFE_NO_PAD.encode(y));
+        // Members in the order of their names, without blanks: RFC 7638 section 3.
+        let id = URL_SAFE_NO_PAD.encode(Sha256::digest(format!(r#"{{"crv":"P-256","kty":"EC","x":"{x}","y":"{y}"}}"#)));
+        let verifying = DecodingKey::from_ec_components(&x, &y).map_err(|_| TokenKeyError::Form)?;
+        Ok(Self { id, x, y, verifying })
     }
 }
 
@@ -187,11 +227,32 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_newer_key_signs_and_older_ones_still_count() {
+        let [old, new, foreign] = [(); 3].map(|()| rcgen::KeyPair::generate().unwrap());
+        let key = |pair: &rcgen::KeyPair| TokenKey::new(&pair.serialize_der(), pair.public_key_raw()).unwrap();
+        let claims = claims(i64::from(u32::MAX));
+        let rotated = key(&new).accepting(old.public_key_raw()).unwrap().accepting(new.public_key_raw()).unwrap();
+        let good = |by: &TokenKey, token: &str| by.verify(token, "https://door", &["a".to_owned()]).is_some();
+        let [by_old, by_new, by_foreign] =
+            [&key(&old), &rotated, &key(&foreign)].map(|signing| signing.sign(&claims).unwrap());
+        assert_eq!([&by_old, &by_new, &by_foreign].map(|token| good(&rotated, token)), [true, true, false]);
+        assert_eq!([&by_old, &by_new].map(|token| good(&key(&new), token)), [false, true]);
+        let published = rotated.key_set()["keys"].as_array().unwrap().len();
+        assert_eq!(published, 2);
+        assert_eq!(key(&new).accepting(b"no point").unwrap_err(), TokenKeyError::Form);
+        let mut many = key(&new);
+        for _ in 1..KEYS_MAX {
+            many = many.accepting(rcgen::KeyPair::generate().unwrap().public_key_raw()).unwrap();
+        }
+        assert_eq!(many.accepting(foreign.public_key_raw()).unwrap_err(), TokenKeyError::Many);
+    }
+
+    #[test]
     fn keys_that_are_none() {
-        assert_eq!(TokenKey::new(b"", b"").unwrap_err(), TokenKeyError);
+        assert_eq!(TokenKey::new(b"", b"").unwrap_err(), TokenKeyError::Form);
         let (one, other) = (rcgen::KeyPair::generate().unwrap(), rcgen::KeyPair::generate().unwrap());
-        assert_eq!(TokenKey::new(b"x", one.public_key_raw()).unwrap_err(), TokenKeyError);
-        assert_eq!(TokenKey::new(&one.serialize_der(), other.public_key_raw()).unwrap_err(), TokenKeyError);
+        assert_eq!(TokenKey::new(b"x", one.public_key_raw()).unwrap_err(), TokenKeyError::Form);
+        assert_eq!(TokenKey::new(&one.serialize_der(), other.public_key_raw()).unwrap_err(), TokenKeyError::Form);
         assert_eq!(key().key_set()["keys"][0]["crv"], "P-256");
     }
 }

@@ -85,3 +85,62 @@ async fn what_asks_nothing() {
         assert!(code == 422 && message.contains(want), "{code} {message}");
     }
 }
+
+/// Series of `/metrics` that begin with this.
+fn series<'a>(text: &'a str, begins: &str) -> Vec<&'a str> {
+    text.lines().filter(|line| line.starts_with(begins)).collect()
+}
+
+#[tokio::test]
+async fn metrics_have_upstreams_names_and_no_cluster() {
+    let server = server().await;
+    let one = Client::new(&server, "one");
+    for name in ["a", "b"] {
+        one.map(name, "v").await;
+    }
+    let list = one.get("/api/v1/namespaces/default/configmaps").await;
+    one.get("/api/v1/namespaces/default/configmaps/none").await;
+    let mut watch = one.watch("/api/v1/configmaps?watch=1").await;
+    watch.event().await.unwrap();
+    let bare = Client { prefix: String::new(), ..one.clone() };
+    let answer = bare.get("/metrics").await;
+    assert_eq!(answer.headers["content-type"], "text/plain; version=0.0.4; charset=utf-8");
+    let text = String::from_utf8(answer.bytes.to_vec()).unwrap();
+    let of_maps = "group=\"\",version=\"v1\",resource=\"configmaps\",subresource=\"\"";
+    let lists = format!("{{verb=\"LIST\",{of_maps},scope=\"namespace\"");
+    for (begins, value) in [
+        (format!("apiserver_request_total{lists},dry_run=\"\",code=\"200\"}}"), "1".to_owned()),
+        (
+            format!("apiserver_request_total{{verb=\"GET\",{of_maps},scope=\"resource\",dry_run=\"\",code=\"404\"}}"),
+            "1".into(),
+        ),
+        (
+            format!("apiserver_request_total{{verb=\"POST\",{of_maps},scope=\"resource\",dry_run=\"\",code=\"201\"}}"),
+            "2".into(),
+        ),
+        (format!("apiserver_request_duration_seconds_bucket{lists},dry_run=\"\",le=\"+Inf\"}}"), "1".into()),
+        (format!("apiserver_response_sizes_sum{lists}}}"), list.bytes.len().to_string()),
+        (format!("apiserver_longrunning_requests{{verb=\"WATCH\",{of_maps},scope=\"cluster\"}}"), "1".into()),
+        ("apiserver_current_inflight_requests{request_kind=\"readOnly\"}".into(), "1".into()),
+        ("apiserver_current_inflight_requests{request_kind=\"mutating\"}".into(), "0".into()),
+        ("apiserver_watch_events_total{group=\"\",version=\"v1\",resource=\"configmaps\"}".into(), "2".into()),
+        ("apiserver_resource_objects{group=\"\",resource=\"configmaps\"}".into(), "2".into()),
+        ("apiserver_storage_objects{resource=\"leases.coordination.k8s.io\"}".into(), "0".into()),
+    ] {
+        assert_eq!(series(&text, &begins), [format!("{begins} {value}")], "{text}");
+    }
+    assert!(!text.contains("one\""), "{text}");
+    // Every family says what it is before its first line.
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let name = line.split('{').next().unwrap();
+        let family = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
+        assert_eq!(series(&text, &format!("# TYPE {family} ")).len(), 1, "{line}");
+        assert!(line.rsplit(' ').next().unwrap().parse::<f64>().is_ok(), "{line}");
+    }
+    drop(watch);
+    let text = String::from_utf8(bare.get("/metrics").await.bytes.to_vec()).unwrap();
+    let ended = series(&text, "apiserver_longrunning_requests{verb=\"WATCH\"");
+    assert!(ended.iter().all(|line| line.ends_with(" 0")), "{ended:?}");
+    assert_eq!(bare.user("alice", &["system:authenticated"]).get("/metrics").await.code, 403);
+    assert_eq!(bare.post("/metrics", &json!({})).await.code, 405);
+}

@@ -2,7 +2,7 @@
 
 use apiserver_api::{Status, Verb};
 use apiserver_machinery::Resource;
-use http::{Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::json;
 
 use super::{
@@ -30,6 +30,9 @@ async fn path(call: &Call<'_>) -> Result<Response<Body>, Status> {
         let text = format!("shard-level endpoint not available at {scope} scope\n");
         return Ok(respond::text(StatusCode::NOT_IMPLEMENTED, text));
     }
+    if path == "/metrics" {
+        return read_only(call, metrics(call)?);
+    }
     let checks = health_checks(call);
     if let Some(answer) = health::answer(path, call.info.query, &checks) {
         return read_only(call, answer);
@@ -46,6 +49,17 @@ async fn path(call: &Call<'_>) -> Result<Response<Body>, Status> {
         },
     };
     read_only(call, answer.ok_or_else(Status::no_such_resource)?)
+}
+
+/// Of the whole process: no series names a logical cluster.
+fn metrics(call: &Call<'_>) -> Result<Response<Body>, Status> {
+    let stored = call.server.service().resources.iter().filter(|resource| resource.view.is_none());
+    let count = |r: &'static Resource| Ok((r.group, r.plural, call.registry.count(r, &Collection::everywhere())?));
+    let objects = stored.map(count).collect::<Result<Vec<_>, Status>>()?;
+    let mut response = respond::text(StatusCode::OK, call.server.metrics().render(&objects));
+    let version = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, version);
+    Ok(response)
 }
 
 fn read_only(call: &Call<'_>, answer: Response<Body>) -> Result<Response<Body>, Status> {

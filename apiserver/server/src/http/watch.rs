@@ -1,6 +1,12 @@
 //! Watches: the frames of api-server.md 3.5 and 3.6.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use apiserver_api::{Reason, Status};
 use apiserver_machinery::{Resource, options::ListOptions, selector::FieldSelector};
@@ -60,6 +66,7 @@ pub(crate) async fn watch(call: &Call<'_>, resource: &'static Resource) -> Resul
         shutdown: call.server.options().shutdown.clone(),
         registry: call.registry.clone(),
         marks: options.send_initial_events == Some(true),
+        sent: call.server.metrics().events(resource),
         events: None,
     };
     let opened = match start {
@@ -123,6 +130,8 @@ struct Frames {
     registry: Registry,
     /// Whether the end of the initial state is marked (WatchList).
     marks: bool,
+    /// Counts the events of this resource.
+    sent: Arc<AtomicU64>,
     /// `None` once the watch is over.
     events: Option<WatchStream>,
 }
@@ -195,7 +204,10 @@ impl Frames {
             None => self.write(kind, object, columns),
         };
         match written {
-            Ok(bytes) => out.push(bytes),
+            Ok(bytes) => {
+                self.sent.fetch_add(1, Ordering::Relaxed);
+                out.push(bytes);
+            }
             Err(status) => {
                 self.form.write_error(out.buffer(), &status);
                 self.events = None;
