@@ -47,12 +47,10 @@ impl fmt::Display for Path {
 pub enum Kind {
     Required,
     Invalid,
-    TypeInvalid,
     NotSupported,
     Forbidden,
     Duplicate,
     TooLong,
-    TooMany,
     NotFound,
     Internal,
 }
@@ -63,12 +61,10 @@ impl Kind {
         match self {
             Self::Required => "FieldValueRequired",
             Self::Invalid => "FieldValueInvalid",
-            Self::TypeInvalid => "FieldValueTypeInvalid",
             Self::NotSupported => "FieldValueNotSupported",
             Self::Forbidden => "FieldValueForbidden",
             Self::Duplicate => "FieldValueDuplicate",
             Self::TooLong => "FieldValueTooLong",
-            Self::TooMany => "FieldValueTooMany",
             Self::NotFound => "FieldValueNotFound",
             Self::Internal => "InternalError",
         }
@@ -79,12 +75,11 @@ impl Kind {
         match self {
             Self::Required => "Required value",
             // A wrong type is worded like a wrong value, upstream too.
-            Self::Invalid | Self::TypeInvalid => "Invalid value",
+            Self::Invalid => "Invalid value",
             Self::NotSupported => "Unsupported value",
             Self::Forbidden => "Forbidden",
             Self::Duplicate => "Duplicate value",
             Self::TooLong => "Too long",
-            Self::TooMany => "Too many",
             Self::NotFound => "Not found",
             Self::Internal => "Internal error",
         }
@@ -119,11 +114,6 @@ impl Error {
         Self::new(Kind::Invalid, field, value.into(), detail)
     }
 
-    /// The value is of a wrong type; `found` is the type's name, for example `string`.
-    pub fn type_invalid(field: &Path, found: &str, detail: impl Into<String>) -> Self {
-        Self::new(Kind::TypeInvalid, field, found.into(), detail)
-    }
-
     /// The value is none of `supported`.
     pub fn not_supported(field: &Path, value: impl Into<Value>, supported: &[&str]) -> Self {
         let list: Vec<_> = supported.iter().map(|s| format!("{s:?}")).collect();
@@ -143,11 +133,6 @@ impl Error {
     /// The text is longer than `max` bytes.
     pub fn too_long(field: &Path, max: usize) -> Self {
         Self::new(Kind::TooLong, field, Value::Null, format!("may not be more than {max} bytes"))
-    }
-
-    /// The list has `found` items and may have `max`.
-    pub fn too_many(field: &Path, found: usize, max: usize) -> Self {
-        Self::new(Kind::TooMany, field, found.into(), format!("must have at most {max} items"))
     }
 
     /// What the value names does not exist.
@@ -200,12 +185,10 @@ mod tests {
             (Error::required(&at, "d"), "Required value: d"),
             (Error::invalid(&at, "v", "d"), "Invalid value: \"v\": d"),
             (Error::invalid(&at, 7, "d"), "Invalid value: 7: d"),
-            (Error::type_invalid(&at, "string", "d"), "Invalid value: \"string\": d"),
             (Error::not_supported(&at, "x", &["a", "b"]), "Unsupported value: \"x\": supported values: \"a\", \"b\""),
             (Error::forbidden(&at, "d"), "Forbidden: d"),
             (Error::duplicate(&at, "v"), "Duplicate value: \"v\""),
             (Error::too_long(&at, 9), "Too long: may not be more than 9 bytes"),
-            (Error::too_many(&at, 5, 3), "Too many: 5: must have at most 3 items"),
             (Error::not_found(&at, "v"), "Not found: \"v\""),
             (Error::internal(&at, "d"), "Internal error: d"),
         ] {

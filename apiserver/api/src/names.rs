@@ -8,7 +8,6 @@ pub type Messages = Vec<String>;
 
 const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
 const SUBDOMAIN: &str = r"a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
-const LABEL_1035: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
 const QUALIFIED: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
 const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
 
@@ -18,15 +17,6 @@ const LABEL_VALUE: &str = "a valid label must be an empty string or consist of a
 /// The messages.
 pub fn dns_label(name: &str) -> Result<(), Messages> {
     check(&[(name.len() <= 63, &at_most(63)), (is_dns_label(name), LABEL)])
-}
-
-/// A DNS label that begins with a letter (RFC 1035): services and the names of resources.
-///
-/// # Errors
-/// The messages.
-pub fn dns_1035_label(name: &str) -> Result<(), Messages> {
-    let alphabetic = name.starts_with(|c: char| c.is_ascii_lowercase());
-    check(&[(name.len() <= 63, &at_most(63)), (alphabetic && is_dns_label(name), LABEL_1035)])
 }
 
 /// A DNS subdomain (RFC 1123): most object names.
@@ -122,9 +112,8 @@ mod tests {
     fn names_are_told_apart() {
         type Check = fn(&str) -> Result<(), Messages>;
         let long = |n| "a".repeat(n);
-        let cases: [(Check, &[&str], &[&str]); 6] = [
+        let cases: [(Check, &[&str], &[&str]); 5] = [
             (dns_label, &["a", "0", "a-b", &long(63)], &["", "-a", "a-", "A", "a.b", "a_b", "*", &long(64)]),
-            (dns_1035_label, &["a", "a-0"], &["0a", "", "-", &long(64)]),
             (dns_subdomain, &["a", "a.b-c.d", &long(253)], &["", ".", "a.", ".a", "a..b", "FS1", &long(254)]),
             (qualified_name, &["a", "A_b.c", "x.io/A"], &["", "/a", "a/", "a/b/c", "X.io/a", "-a", &long(64)]),
             (label_value, &["", "a", "A_b.c", &long(63)], &["-", "a b", "a/b", &long(64)]),

@@ -23,7 +23,6 @@ pub enum Reason {
     Invalid,
     TooManyRequests,
     InternalError,
-    ServerTimeout,
     ServiceUnavailable,
     Timeout,
 }
@@ -44,8 +43,7 @@ impl Reason {
             Self::UnsupportedMediaType => 415,
             Self::Invalid => 422,
             Self::TooManyRequests => 429,
-            // ServerTimeout with 500 is upstream's choice, kept for its clients.
-            Self::InternalError | Self::ServerTimeout => 500,
+            Self::InternalError => 500,
             Self::ServiceUnavailable => 503,
             Self::Timeout => 504,
         }

@@ -5,7 +5,7 @@
 //! the LogicalCluster of that name, if there is one, has this very Workspace as its owner: no other is ever adopted or
 //! deleted.
 
-use apiserver_api::{ClusterName, Reason, Status, marks};
+use apiserver_api::{ClusterName, ClusterNameError, Reason, Status, marks};
 use apiserver_machinery::{
     Resource,
     object::{self, text},
@@ -83,7 +83,7 @@ impl Workspaces {
             return Ok(());
         }
         let cluster = match noted {
-            Some(name) => name.parse().map_err(internal)?,
+            Some(name) => name.parse().map_err(unreadable)?,
             None => self.write_down(key, None).await?,
         };
         if !self.make_cluster(key, workspace, &cluster, &path).await? {
@@ -133,7 +133,7 @@ impl Workspaces {
         let written = self.registry.modify(self.workspaces, key, &UpdateOptions::default(), note).await?;
         let value = written.object.value()?;
         let name = annotation(&value, marks::WORKSPACE_CLUSTER);
-        name.ok_or_else(|| internal("the annotation was not kept"))?.parse().map_err(internal)
+        name.ok_or_else(|| Status::internal_error("the annotation was not kept"))?.parse().map_err(unreadable)
     }
 
     /// Makes the cluster and its first content; false when there is a cluster of this name that belongs to another.
@@ -164,7 +164,7 @@ impl Workspaces {
         let options = WriteOptions::default();
         if_new(self.registry.create(self.logical_clusters, cluster, "", object, &options).await)?;
         let Some(made) = self.registry.logical_cluster(cluster).await? else {
-            return Err(internal("the logical cluster was deleted while it was made"));
+            return Err(Status::internal_error("the logical cluster was deleted while it was made"));
         };
         if !logical_cluster::is_owner(&made.value()?, key, ws) {
             return Ok(false);
@@ -230,6 +230,7 @@ fn random_token() -> [u8; 32] {
     token
 }
 
-fn internal(error: impl std::fmt::Display) -> Status {
-    Status::new(Reason::InternalError, format!("Internal error occurred: {error}"))
+/// The annotation names no cluster: only this server writes it.
+fn unreadable(error: ClusterNameError) -> Status {
+    Status::internal_error(error.to_string())
 }

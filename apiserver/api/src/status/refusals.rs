@@ -48,16 +48,6 @@ impl Status {
         }
     }
 
-    /// 403 of a front door that does not tell whether a workspace exists: for unknown and malformed ones,
-    /// and for the wildcard. `path` is the whole decoded path. As kcp's, it is answered before anybody is
-    /// authenticated, so the user is empty.
-    pub fn workspace_forbidden(method: &str, path: &str) -> Self {
-        let verb = method.to_ascii_lowercase();
-        let path = escape(&format!("{path:?}"));
-        let why = format!("User \"\" cannot {verb} path {path}: workspace access not permitted");
-        Self::forbidden_object("", "", "", &why)
-    }
-
     /// 403 with a reason of its own, as admission and quota give. `resource` and `name` may be empty.
     pub fn forbidden_object(group: &str, resource: &str, name: &str, why: &str) -> Self {
         let message = match (resource, name) {
@@ -165,16 +155,6 @@ impl Status {
             .with_details(Details { causes, ..Details::default() })
     }
 
-    /// 500 `ServerTimeout`: the store did not answer in time.
-    pub fn server_timeout(group: &str, resource: &str, operation: &str, retry_after: u32) -> Self {
-        let target = qualified(resource, group);
-        let message = format!(
-            "The {operation} operation against {target} could not be completed at this time, please try again."
-        );
-        let details = Details { retry_after_seconds: Some(retry_after), ..object(group, resource, operation) };
-        Self::new(Reason::ServerTimeout, message).with_details(details)
-    }
-
     /// 503: try again after `retry_after` seconds.
     pub fn service_unavailable(message: impl Into<String>, retry_after: u32) -> Self {
         Self::new(Reason::ServiceUnavailable, message).with_details(retry(retry_after))
@@ -230,10 +210,6 @@ mod tests {
             (
                 Status::forbidden("u", &info("/apis/e.io/v1/widgets"), ""),
                 r#""message":"widgets.e.io is forbidden: User \"u\" cannot list resource \"widgets\" in API group \"e.io\" at the cluster scope","reason":"Forbidden","details":{"group":"e.io","kind":"widgets"},"code":403"#,
-            ),
-            (
-                Status::workspace_forbidden("GET", "/clusters/root:x/api/v1/namespaces/y"),
-                r#""message":"forbidden: User \"\" cannot get path \"/clusters/root:x/api/v1/namespaces/y\": workspace access not permitted","reason":"Forbidden","details":{},"code":403"#,
             ),
             (
                 Status::not_found("crd.dev", "foos", "f"),

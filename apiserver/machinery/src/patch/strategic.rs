@@ -153,11 +153,10 @@ fn merge_items(
     original: Vec<Value>,
     patch: &[Value],
 ) -> Result<Vec<Value>, Status> {
-    let is_replaced = |item: &&Value| item.get(PATCH).is_some_and(|p| p == "replace");
-    if patch.iter().any(|item| is_replaced(&item)) {
-        // One item that only says `$patch: replace` makes the whole list the patch's.
-        let items = patch.iter().filter(|item| !(is_replaced(item) && item.as_object().is_some_and(|m| m.len() == 1)));
-        return Ok(without_directives_list(&items.cloned().collect::<Vec<_>>()));
+    if patch.iter().any(|item| item.get(PATCH).is_some_and(|p| p == "replace")) {
+        // The list becomes the patch's; items that carry a directive are not part of it, whatever else they hold.
+        let items = patch.iter().filter(|item| item.get(PATCH).is_none());
+        return Ok(items.map(without_directives_value).collect());
     }
     // Where the items of a key are; what is deleted leaves a gap.
     let mut merged: Vec<Option<Value>> = original.into_iter().map(Some).collect();

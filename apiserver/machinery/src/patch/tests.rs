@@ -133,7 +133,7 @@ fn strategic_patches() {
         (
             "serviceaccounts",
             account(json!([{"name": "x"}, {"name": "y"}])),
-            json!({"secrets": [{"$patch": "replace"}, {"name": "z"}]}),
+            json!({"secrets": [{"$patch": "replace", "name": "x"}, {"name": "z"}, {"name": "y", "$patch": "delete"}]}),
             account(json!([{"name": "z"}])),
         ),
         (
