@@ -50,7 +50,7 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
     let server = api_server(&runtime, store.clone(), server_options(&url, &shutdown, Some(tokens)))
         .map_err(|e| anyhow::anyhow!("the store: {e}"))?;
     let cache = CacheServer::new(store.clone(), server_options(&url, &shutdown, None));
-    let controllers = start_controllers(&runtime, server.registry(), &url, &shutdown);
+    let registry = server.registry().clone();
     let counts = Observers::new(config.observers);
     let (feed, workspaces) = mpsc::channel(FEED);
     let counting = counts.clone().run(StoreCounts(store.clone()), workspaces, shutdown.clone());
@@ -84,6 +84,8 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
         reloader = reloader.with_gateway(&source, file, Pems::default(), Base::Bundled(tls));
     }
     runtime.block_on(gateway.ready());
+    // Now: their first look at everything that is there would keep the clients waiting.
+    let controllers = start_controllers(&runtime, &registry, &url, &shutdown);
     greet(&url, &format!("http://{}", gateway.admin_address()), directory);
     run::until_signal(&runtime, gateway, reloader)?;
     shutdown.cancel();

@@ -16,7 +16,7 @@ mod trust;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{
             AtomicBool, AtomicU8, AtomicU32, AtomicUsize,
             Ordering::{Acquire, Relaxed, Release},
@@ -41,7 +41,9 @@ pub(crate) struct Index {
     only: AtomicUsize,
     clusters: DashMap<ClusterName, Vec<Claim>>,
     /// Labels that workspaces carry in their parents, by the cluster behind them. A tenant cannot write there.
-    labels: DashMap<ClusterName, Labels>,
+    labels: DashMap<ClusterName, Arc<Labels>>,
+    /// Those labels, each once: most workspaces have the same.
+    kinds: Mutex<LabelSets>,
     shards: boxcar::Vec<Shard>,
     /// Counts changes, for those who wait for one.
     moves: watch::Sender<u64>,
@@ -65,6 +67,29 @@ pub(crate) struct Cluster {
 
 /// Labels of a workspace.
 pub(crate) type Labels = BTreeMap<String, String>;
+
+/// Different labels, each once.
+#[derive(Default)]
+struct LabelSets {
+    sets: HashSet<Arc<Labels>>,
+    /// With so many it is looked which of them are still in use.
+    full: usize,
+}
+
+impl LabelSets {
+    fn one(&mut self, labels: Labels) -> Arc<Labels> {
+        if let Some(known) = self.sets.get(&labels) {
+            return known.clone();
+        }
+        if self.sets.len() >= self.full {
+            self.sets.retain(|labels| Arc::strong_count(labels) > 1);
+            self.full = 2 * self.sets.len() + 64;
+        }
+        let labels = Arc::new(labels);
+        self.sets.insert(labels.clone());
+        labels
+    }
+}
 
 /// What a message about a cluster changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +157,7 @@ impl Index {
             only: AtomicUsize::new(0),
             clusters: DashMap::new(),
             labels: DashMap::new(),
+            kinds: Mutex::default(),
             shards: (0..shards).map(|_| Shard::default()).collect(),
             moves: watch::channel(0).0,
         }
@@ -241,9 +267,9 @@ impl Index {
     }
 
     /// The canonical path and labels of a cluster, as far as they are known.
-    pub(crate) fn describe(&self, name: &ClusterName) -> (Box<str>, Labels) {
+    pub(crate) fn describe(&self, name: &ClusterName) -> (Box<str>, Arc<Labels>) {
         if self.is_static() {
-            return (name.as_str().into(), Labels::new());
+            return (name.as_str().into(), Arc::default());
         }
         let path = self.clusters.get(name).and_then(|claims| Some(owner(&claims)?.cluster.path.clone()));
         let labels = self.labels.get(name).map(|l| l.clone()).unwrap_or_default();
@@ -268,7 +294,8 @@ impl Index {
 
     /// A shard holds a cluster.
     pub(crate) fn put_cluster(&self, shard: usize, name: &ClusterName, cluster: Cluster) -> News {
-        let mut claims = self.clusters.entry(name.clone()).or_default();
+        // Hardly any has two.
+        let mut claims = self.clusters.entry(name.clone()).or_insert_with(|| Vec::with_capacity(1));
         let news = match claims.iter_mut().find(|c| c.shard == shard) {
             Some(claim) if claim.cluster == cluster => News::Nothing,
             Some(claim) => {
@@ -348,12 +375,18 @@ impl Index {
     ) -> Option<ClusterName> {
         let shard = self.shards.get(shard)?;
         let labels = std::mem::take(&mut workspace.labels);
+        // One text for all who speak of the cluster.
+        let known = |cluster: ClusterName| self.clusters.get(&cluster).map_or(cluster, |entry| entry.key().clone());
+        workspace.cluster = workspace.cluster.map(known);
         let cluster = workspace.cluster.clone();
         shard.children.entry(parent.clone()).or_default().insert(name.into(), workspace);
         self.moved();
         cluster.filter(|cluster| match labels.is_empty() {
             true => self.labels.remove(cluster).is_some(),
-            false => self.labels.insert(cluster.clone(), labels.clone()).as_ref() != Some(&labels),
+            false => {
+                let labels = self.kinds.lock().unwrap_or_else(PoisonError::into_inner).one(labels);
+                self.labels.insert(cluster.clone(), labels.clone()) != Some(labels)
+            }
         })
     }
 

@@ -28,7 +28,7 @@ async fn main() {
     let client = Client::new(&server, "one");
     for n in 0..OBJECTS {
         let body = json!({
-            "metadata": {"name": format!("object-{n}"), "labels": {"app": "web", "n": n.to_string()}},
+            "metadata": {"name": format!("object-{n}"), "labels": {"app": "web", "n": n.to_string(), "part": (n % 50).to_string()}},
             "data": {"text": "0123456789abcdef".repeat(48)},
         });
         client.post(MAPS, &body).await.ok();
@@ -38,8 +38,12 @@ async fn main() {
     requests(&client, "GET", &format!("{MAPS}/object-77"), 20_000).await;
     requests(&client, "LIST of 500", MAPS, 400).await;
     requests(&client, "LIST of 500, by a label that all have", &format!("{MAPS}?labelSelector=app%3Dweb"), 40).await;
-    fan_out(&client, "watched by 1,000", "").await;
-    fan_out(&client, "watched by 1,000 by a label", "&labelSelector=app%3Dweb").await;
+    requests(&client, "LIST of 10 of 500 by a label", &format!("{MAPS}?labelSelector=part%3D7"), 400).await;
+    requests(&client, "LIST of 499 of 500 by a field", &format!("{MAPS}?fieldSelector=metadata.name!%3Dobject-7"), 40)
+        .await;
+    fan_out(&client, "watched by 1,000", WATCHERS, |_| String::new()).await;
+    fan_out(&client, "watched by 1,000 by a label", WATCHERS, |_| "&labelSelector=app%3Dweb".into()).await;
+    fan_out(&client, "watched by one of 1,000 by a label", 1, |n| format!("&labelSelector=n%3D{}", n + 77)).await;
 }
 
 async fn requests(client: &Client, what: &str, path: &str, count: usize) {
@@ -54,13 +58,14 @@ async fn requests(client: &Client, what: &str, path: &str, count: usize) {
     tell(what, rounds);
 }
 
-/// Changes of one object, each told to all watchers before the next; the time of one telling.
-async fn fan_out(client: &Client, what: &str, selector: &str) {
+/// Changes of one object, each told to all watchers whom it concerns, the first `concerned`, before the next; the time of
+/// one telling, or of one watcher that is told or not.
+async fn fan_out(client: &Client, what: &str, concerned: usize, selector: impl Fn(usize) -> String) {
     let item = format!("{MAPS}/object-77");
     let from = meta(&client.get(&item).await.ok(), "resourceVersion").to_owned();
     let mut bodies: Vec<Pin<Box<Body>>> = Vec::new();
-    for _ in 0..WATCHERS {
-        let path = format!("{MAPS}?watch=1&resourceVersion={from}{selector}");
+    for n in 0..WATCHERS {
+        let path = format!("{MAPS}?watch=1&resourceVersion={from}{}", selector(n));
         bodies.push(Box::pin(client.response("GET", &path, "", Bytes::new()).await.into_body()));
     }
     // All are live once each has waited for something once.
@@ -69,18 +74,28 @@ async fn fan_out(client: &Client, what: &str, selector: &str) {
     for round in 0..ROUNDS {
         let mut told = 0.0;
         for change in 0..CHANGES {
-            let waiting = bodies.iter_mut().map(|body| body.frame()).collect::<FuturesUnordered<_>>();
+            let mut waiting = bodies.iter_mut().map(|body| body.frame()).collect::<FuturesUnordered<_>>();
+            // Each waits for this change when it is made.
+            assert!(!tells_now(&mut waiting));
             let patch = json!({"data": {"n": format!("{round}-{change}")}});
             client.merge(&item, &patch).await.ok();
             let start = Instant::now();
-            let events =
-                waiting.fold(0, |sum, frame| async move { sum + frame.unwrap().unwrap().into_data().unwrap().len() });
-            assert!(events.await > WATCHERS * 100);
+            for _ in 0..concerned {
+                let frame = waiting.next().await.unwrap().unwrap().unwrap();
+                assert!(frame.into_data().unwrap().len() > 100);
+            }
+            // The others look at it.
+            assert!(!tells_now(&mut waiting));
             told += start.elapsed().as_secs_f64();
         }
         rounds.push(told / (CHANGES * WATCHERS) as f64);
     }
     tell(&format!("an event, {what}: each"), rounds);
+}
+
+/// Whether one of them has something to tell, when all have looked.
+fn tells_now<F: Future>(waiting: &mut FuturesUnordered<F>) -> bool {
+    matches!(tokio::task::unconstrained(waiting.next()).now_or_never(), Some(Some(_)))
 }
 
 fn tell(what: &str, mut rounds: Vec<f64>) {

@@ -4,6 +4,7 @@
 pub mod embedded;
 pub mod etcd;
 pub mod keys;
+pub mod labels;
 mod present;
 mod store;
 mod tree;

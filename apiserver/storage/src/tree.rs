@@ -19,6 +19,7 @@ use std::{ops::ControlFlow, sync::Arc};
 pub(crate) use self::packed::{Packed, Small};
 use crate::{DirectoryCount, Key};
 
+mod lz4;
 mod packed;
 
 /// Most entries of a node; one more splits it.
@@ -70,18 +71,11 @@ impl Default for Node {
 }
 
 impl Tree {
-    /// A map of entries that are in strictly ascending order: faster and denser than one insertion each.
-    pub(crate) fn from_sorted(entries: Vec<Packed>) -> Self {
-        let (mut entries, mut level) = (entries.into_iter(), Vec::new());
-        while let Some(child) = Child::of(Arc::new(Node::Leaf(entries.by_ref().take(PACKED).collect()))) {
-            level.push(child);
-        }
+    /// A map of entries that come in strictly ascending order: faster and denser than one insertion each.
+    pub(crate) fn from_sorted(entries: impl Iterator<Item = Packed>) -> Self {
+        let mut level = nodes(entries, Node::Leaf);
         while level.len() > 1 {
-            let (mut children, mut above) = (level.into_iter(), Vec::new());
-            while let Some(child) = Child::of(Arc::new(Node::Inner(children.by_ref().take(PACKED).collect()))) {
-                above.push(child);
-            }
-            level = above;
+            level = nodes(level.into_iter(), Node::Inner);
         }
         Self { root: level.pop().map_or_else(Arc::default, |child| child.node) }
     }
@@ -193,6 +187,17 @@ impl Tree {
             }
         }
     }
+}
+
+/// Packs entries into nodes, without room that nobody may ever need.
+fn nodes<T>(mut entries: impl Iterator<Item = T>, make: fn(Vec<T>) -> Node) -> Vec<Child> {
+    let node = || {
+        let mut some = Vec::with_capacity(PACKED);
+        some.extend(entries.by_ref().take(PACKED));
+        some.shrink_to_fit();
+        Child::of(Arc::new(make(some)))
+    };
+    std::iter::from_fn(node).collect()
 }
 
 impl Totals {

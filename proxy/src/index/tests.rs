@@ -134,15 +134,31 @@ fn the_workspaces_of_a_lost_cluster_are_lost() {
 fn labels_come_from_the_parent_and_go_with_the_workspace() {
     let index = Index::new(Directory::Watch, 1);
     index.put_cluster(0, &name("a"), Cluster { path: "root:one".into(), ..Cluster::default() });
-    assert_eq!(index.describe(&name("a")), ("root:one".into(), Labels::new()));
+    assert_eq!(index.describe(&name("a")), ("root:one".into(), Arc::default()));
     let gold: Labels = [("tier".to_owned(), "gold".to_owned())].into();
     let labelled = Workspace { cluster: Some(name("a")), labels: gold.clone(), ..Workspace::default() };
     assert_eq!(index.put_workspace(0, &name("root"), "one", labelled.clone()), Some(name("a")));
     assert_eq!(index.put_workspace(0, &name("root"), "one", labelled.clone()), None, "no news");
-    assert_eq!(index.describe(&name("a")), ("root:one".into(), gold));
+    assert_eq!(index.describe(&name("a")), ("root:one".into(), Arc::new(gold)));
     index.remove_workspace(0, &name("root"), "one");
-    assert_eq!(index.describe(&name("a")).1, Labels::new());
+    assert!(index.describe(&name("a")).1.is_empty());
     assert_eq!((index.held_by(0), index.describe(&name("b")).0), (1, "b".into()));
+}
+
+#[test]
+fn equal_labels_are_kept_once_and_what_is_unused_goes() {
+    let index = Index::new(Directory::Watch, 1);
+    let mut put = |cluster: &str, tier: &str| {
+        let labels = Labels::from([("tier".to_owned(), tier.to_owned())]);
+        let workspace = Workspace { cluster: Some(name(cluster)), labels, ..Workspace::default() };
+        index.put_workspace(0, &name("root"), cluster, workspace);
+        index.describe(&name(cluster)).1
+    };
+    assert!(Arc::ptr_eq(&put("a", "gold"), &put("b", "gold")));
+    assert!(!Arc::ptr_eq(&put("a", "gold"), &put("c", "silver")));
+    (0..1000).for_each(|n| drop(put("d", &n.to_string())));
+    assert!(index.kinds.lock().unwrap().sets.len() < 200);
+    assert_eq!(index.describe(&name("a")).1["tier"], "gold");
 }
 
 /// A shard goes while the one in its place tells the same: paths lead there, labels stay, and what only it held is gone.
@@ -172,7 +188,7 @@ fn a_shard_that_goes_leaves_what_another_tells_too() {
     gone.sort();
     assert_eq!(gone, ["one", "root", "two"].map(name));
     assert_eq!(index.lookup("root:org"), found(next));
-    assert_eq!((index.describe(&name("one")).1, index.describe(&name("two")).1), (labels, Labels::new()));
+    assert_eq!((index.describe(&name("one")).1, index.describe(&name("two")).1), (labels.into(), Arc::default()));
     for lost in ["two", "root:lost"] {
         assert_eq!(index.lookup(lost), Lookup::Unknown { certain: true }, "{lost}");
     }

@@ -2,7 +2,7 @@
 //! `labels.Parse`: a lexer whose words `in` and `notin` are names where a name is expected.
 
 use apiserver_api::{Status, names};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::object;
 
@@ -46,13 +46,17 @@ impl LabelSelector {
     /// Whether the labels of `object` match.
     pub fn matches(&self, object: &Value) -> bool {
         let labels = object::get(object, &["metadata", "labels"]).and_then(Value::as_object);
-        self.requirements.iter().all(|r| r.matches(labels))
+        self.matches_labels(|key| labels?.get(key)?.as_str())
+    }
+
+    /// Whether labels match, of which `value_of` gives the value of one.
+    pub fn matches_labels<'a>(&self, value_of: impl Fn(&str) -> Option<&'a str>) -> bool {
+        self.requirements.iter().all(|r| r.matches(value_of(&r.key)))
     }
 }
 
 impl Requirement {
-    fn matches(&self, labels: Option<&Map<String, Value>>) -> bool {
-        let value = labels.and_then(|l| l.get(&self.key)).and_then(Value::as_str);
+    fn matches(&self, value: Option<&str>) -> bool {
         let is_one_of = |v: &str| self.values.iter().any(|x| x == v);
         let number = |v: &str| v.parse::<i64>().ok().zip(self.values.first().and_then(|x| x.parse::<i64>().ok()));
         match (self.operator, value) {

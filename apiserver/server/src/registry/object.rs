@@ -13,7 +13,7 @@ use apiserver_api::{
     marks::{CLUSTER, SHARD},
 };
 use apiserver_machinery::{Resource, selector::Selector};
-use apiserver_storage::{Key, KeyValue};
+use apiserver_storage::{Key, KeyValue, labels::Labels};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -144,12 +144,25 @@ impl Object {
         self.value().unwrap_or_else(|_| json!({"metadata": {"name": self.name(), "namespace": self.namespace()}}))
     }
 
-    /// Whether a selector selects it. Parses the object unless the selector is empty.
+    /// Whether a selector selects it. Labels, name and namespace are looked at where they stand; for other fields the
+    /// object is parsed.
     ///
     /// # Errors
-    /// 500 when the stored bytes are no JSON.
+    /// 500 when it had to be parsed and is no JSON.
     pub fn matches(&self, selector: &Selector) -> Result<bool, Status> {
-        Ok(selector.is_empty() || selector.matches(&self.stored()?))
+        match self.matches_unparsed(selector) {
+            Some(matches) => Ok(matches),
+            None => Ok(selector.matches(&self.stored()?)),
+        }
+    }
+
+    /// The same as far as it can be said without parsing.
+    pub(super) fn matches_unparsed(&self, selector: &Selector) -> Option<bool> {
+        let labels = match selector.labels.is_empty() {
+            true => Labels::default(),
+            false => Labels::of(&self.kv.value)?,
+        };
+        selector.matches_known(self.name(), self.namespace(), |key| labels.get(key))
     }
 
     /// The same object with other bytes, which are not stored: revision 0 stands for no resourceVersion.

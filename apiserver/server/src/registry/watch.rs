@@ -11,6 +11,9 @@ use tokio::sync::watch;
 use super::{Collection, Object, Registry, keys::Span, store_status};
 use crate::errors;
 
+/// Objects of the initial state that are read at once: a watch never holds more, however many there are.
+const PAGE: usize = 1000;
+
 /// Where a watch begins (api-server.md 3.2, 3.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchStart {
@@ -80,6 +83,7 @@ impl Registry {
             selector: options.selector,
             mandatory: self.mandatory(resource, of).await?,
             pending: VecDeque::new(),
+            rest: None,
             mark: None,
             seen: current,
             from: 0,
@@ -92,9 +96,10 @@ impl Registry {
             WatchStart::Now => {}
             WatchStart::After(revision) => (state.seen, state.from) = (revision.min(current), revision),
             WatchStart::State => {
-                let list = ListOptions { selector: state.selector.clone(), ..ListOptions::default() };
-                let page = self.list(resource, of, &list).await?;
-                (state.seen, state.mark, state.pending) = (page.revision, Some(page.revision), page.items.into());
+                let selector = state.selector.clone();
+                state.rest = Some(ListOptions { selector, limit: Some(PAGE), ..ListOptions::default() });
+                let revision = state.list().await?;
+                (state.seen, state.mark) = (revision, Some(revision));
             }
         }
         if let Some(name) = of.single_name(resource, &state.selector, scattered) {
@@ -102,7 +107,7 @@ impl Registry {
             prefix.push_str(name);
         }
         state.prefix = prefix;
-        if state.pending.is_empty() {
+        if state.pending.is_empty() && state.rest.is_none() {
             state.open().await?;
         }
         Ok(Box::pin(stream::unfold(state, |mut state| async move { state.next().await.map(|item| (item, state)) })))
@@ -118,11 +123,13 @@ struct State {
     selector: Selector,
     /// What is there while nothing is stored under its name.
     mandatory: Vec<Object>,
-    /// The initial state, not yet delivered.
+    /// What was read of the initial state and is not yet delivered.
     pending: VecDeque<Object>,
+    /// How to read the rest of it.
+    rest: Option<ListOptions>,
     /// The initial state's revision, not yet delivered.
     mark: Option<u64>,
-    /// Everything up to here was delivered or is in `pending`.
+    /// Everything up to here was delivered, or belongs to the initial state.
     seen: u64,
     /// Events up to here are not wanted: a watch may begin in the future (api-server.md 3.2).
     from: u64,
@@ -141,6 +148,18 @@ impl State {
         Ok(())
     }
 
+    /// Reads the next page of the initial state; the revision of that.
+    async fn list(&mut self) -> Result<u64, Status> {
+        let Some(options) = &mut self.rest else { return Ok(self.seen) };
+        let page = self.registry.list(self.resource, &self.of, options).await?;
+        self.pending = page.items.into();
+        match page.continue_token {
+            Some(token) => options.continue_token = token,
+            None => self.rest = None,
+        }
+        Ok(page.revision)
+    }
+
     fn refusal(&self, error: StoreError) -> Status {
         match error {
             StoreError::Compacted { oldest, .. } => errors::expired_watch(self.seen, oldest),
@@ -155,6 +174,12 @@ impl State {
             }
             if let Some(object) = self.pending.pop_front() {
                 return Some(Ok(WatchEvent::Added(object)));
+            }
+            if self.rest.is_some() {
+                let Err(status) = self.list().await else { continue };
+                self.ended = true;
+                // Whose reader takes so long that the revision is forgotten begins anew.
+                return Some(Err(if status.code == 410 { errors::expired_list() } else { status }));
             }
             if let Some(revision) = self.mark.take() {
                 return Some(Ok(WatchEvent::InitialEnd(revision)));
@@ -213,7 +238,11 @@ impl State {
         if !self.of.holds(object) || self.selector.is_empty() {
             return Ok(self.of.holds(object));
         }
-        Ok(self.selector.matches(&*self.registry.recent.parsed(object)?))
+        match object.matches_unparsed(&self.selector) {
+            Some(matches) => Ok(matches),
+            // Once for all who watch.
+            None => Ok(self.selector.matches(&*self.registry.recent.parsed(object)?)),
+        }
     }
 
     /// None for a change of an object that is not and was not selected.

@@ -1,10 +1,12 @@
-//! Reading the whole log at the start: one thread reads the rows and checks them, others pack and sort them.
+//! Reading the whole log at the start: one thread reads the rows, others check and pack them, the last step puts them in
+//! the order of their keys.
 //!
-//! Rows come in the order of revisions and leave in that of keys. Each batch is sorted by the thread that packs it, so
-//! that the last sort only merges.
+//! Besides the packed objects there are only a few batches of rows at any time, and 32 bytes for each row until the tree
+//! stands.
 
 use std::{
-    collections::VecDeque,
+    cmp::Ordering,
+    collections::{BTreeMap, VecDeque},
     path::Path,
     thread::{self, Scope, ScopedJoinHandle},
 };
@@ -14,7 +16,7 @@ use rusqlite::Connection;
 use super::{
     committer::Expiry,
     disk::{OpenError, explain},
-    log::{self, LogError, Record},
+    log::{self, LogError, Raw},
 };
 use crate::{
     present::State,
@@ -24,9 +26,19 @@ use crate::{
 /// Bounds of a batch. There are at most as many as processors, and one that is read.
 const BATCH_ROWS_MAX: usize = 16_384;
 const BATCH_BYTES_MAX: usize = 8 << 20;
+/// Slashes in front of the part of a key in which keys differ early: that of `/registry/<group>/<resource>/`.
+const PREFIX_SLASHES: usize = 4;
 
-/// A row's object, and whether the row deletes it.
-type Row = (Packed, bool);
+/// A row's object. It is compared with others without a look into it where that is possible: memory is slow.
+struct Entry {
+    /// The first bytes of the key behind its prefix.
+    first: u64,
+    packed: Packed,
+    deleted: bool,
+}
+
+/// Rows by what their keys begin with. No prefix begins with another one, but for keys that are nothing else.
+type Rows = BTreeMap<Box<str>, Vec<Entry>>;
 
 /// Reads everything and looks whether it is whole.
 pub(super) fn load(path: &Path, connection: &Connection) -> Result<(State, Vec<Expiry>, u64), OpenError> {
@@ -37,16 +49,15 @@ pub(super) fn load(path: &Path, connection: &Connection) -> Result<(State, Vec<E
     let read = thread::scope(|scope| {
         let mut packing = Packing::new(scope);
         log::visit(connection, |row| {
-            let record = Record::read(row)?;
-            revision = revision.max(record.revision);
-            since_compaction += u64::from(record.revision > meta.compacted);
-            if let (false, Some(at)) = (record.deleted, record.expires) {
-                expiries.push((at, record.revision, record.key.clone()));
+            let raw = Raw::read(row)?;
+            revision = revision.max(raw.revision);
+            since_compaction += u64::from(raw.revision > meta.compacted);
+            if let (false, Some(at)) = (raw.deleted, raw.expires) {
+                expiries.push((at, raw.revision, raw.key()?.into()));
             }
-            packing.take(record);
-            Ok(())
+            packing.take(&raw)
         })?;
-        Ok(packing.finish())
+        packing.finish()
     });
     let rows = read.map_err(|error| match error {
         LogError::Sqlite(error) => explain(path, error),
@@ -57,84 +68,149 @@ pub(super) fn load(path: &Path, connection: &Connection) -> Result<(State, Vec<E
     if since_compaction != expected {
         return Err(damaged(format!("{since_compaction} changes since the last compaction instead of {expected}")));
     }
-    let tree = Tree::from_sorted(latest(rows));
+    let tree = Tree::from_sorted(rows.into_values().flat_map(latest));
     Ok((State { tree, revision, compacted: meta.compacted }, expiries, meta.trimmed))
+}
+
+/// Rows as they were read, keys and values in one piece of memory.
+#[derive(Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    /// Each without its key and value, and the lengths of those.
+    rows: Vec<(Raw<'static>, usize, usize)>,
 }
 
 struct Packing<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
     at_once: usize,
-    running: VecDeque<ScopedJoinHandle<'scope, Vec<Row>>>,
-    batch: Vec<Record>,
-    bytes: usize,
-    done: Vec<Row>,
+    running: VecDeque<ScopedJoinHandle<'scope, Result<Rows, LogError>>>,
+    batch: Batch,
+    done: Rows,
 }
 
 impl<'scope, 'env> Packing<'scope, 'env> {
     fn new(scope: &'scope Scope<'scope, 'env>) -> Self {
         let at_once = thread::available_parallelism().map_or(1, |n| n.get());
-        Self { scope, at_once, running: VecDeque::new(), batch: Vec::new(), bytes: 0, done: Vec::new() }
+        Self { scope, at_once, running: VecDeque::new(), batch: Batch::default(), done: Rows::new() }
     }
 
-    fn take(&mut self, record: Record) {
-        self.bytes += record.value.len();
-        self.batch.push(record);
-        if self.batch.len() >= BATCH_ROWS_MAX || self.bytes >= BATCH_BYTES_MAX {
-            self.start();
+    fn take(&mut self, raw: &Raw<'_>) -> Result<(), LogError> {
+        self.batch.bytes.extend_from_slice(raw.key);
+        self.batch.bytes.extend_from_slice(raw.value);
+        self.batch.rows.push((Raw { key: &[], value: &[], ..*raw }, raw.key.len(), raw.value.len()));
+        if self.batch.rows.len() >= BATCH_ROWS_MAX || self.batch.bytes.len() >= BATCH_BYTES_MAX {
+            self.start()?;
         }
+        Ok(())
     }
 
-    fn start(&mut self) {
+    fn start(&mut self) -> Result<(), LogError> {
         if self.running.len() >= self.at_once {
-            self.join();
+            self.join()?;
         }
         let batch = std::mem::take(&mut self.batch);
-        self.bytes = 0;
         self.running.push_back(self.scope.spawn(|| pack(batch)));
+        Ok(())
     }
 
-    /// In the order in which they were started: that of revisions.
-    fn join(&mut self) {
-        if let Some(oldest) = self.running.pop_front() {
-            let rows = oldest.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            self.done.extend(rows);
+    fn join(&mut self) -> Result<(), LogError> {
+        let Some(oldest) = self.running.pop_front() else { return Ok(()) };
+        for (prefix, entries) in oldest.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))? {
+            self.done.entry(prefix).or_default().extend(entries);
         }
+        Ok(())
     }
 
-    fn finish(mut self) -> Vec<Row> {
-        self.start();
+    fn finish(mut self) -> Result<Rows, LogError> {
+        self.start()?;
         while !self.running.is_empty() {
-            self.join();
+            self.join()?;
         }
-        self.done
+        Ok(self.done)
     }
 }
 
-fn pack(batch: Vec<Record>) -> Vec<Row> {
-    let pack = |record: Record| {
-        let deleted = record.deleted;
-        (Packed::of(&record.into_entry()), deleted)
+fn pack(Batch { bytes, rows }: Batch) -> Result<Rows, LogError> {
+    let (mut packed, mut rest) = (Rows::new(), &*bytes);
+    for (row, key, value) in rows {
+        let (key, behind) = rest.split_at_checked(key).unwrap_or_default();
+        let (value, behind) = behind.split_at_checked(value).unwrap_or_default();
+        rest = behind;
+        let row = Raw { key, value, ..row };
+        row.check()?;
+        let (key, deleted) = (row.key()?, row.deleted);
+        let (prefix, behind) = split(key);
+        let entry = Entry {
+            first: first(behind),
+            packed: Packed::made(key, value, row.create_revision, row.revision),
+            deleted,
+        };
+        match packed.get_mut(prefix) {
+            Some(entries) => entries.push(entry),
+            None => drop(packed.insert(prefix.into(), vec![entry])),
+        }
+    }
+    Ok(packed)
+}
+
+/// The part of a key that many have in common, and the rest.
+fn split(key: &str) -> (&str, &str) {
+    let end = key.match_indices('/').nth(PREFIX_SLASHES - 1).map_or(key.len(), |(at, _)| at + 1);
+    key.split_at_checked(end).unwrap_or((key, ""))
+}
+
+/// In the order of the texts, as far as it goes: no key has a NUL.
+fn first(text: &str) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.iter_mut().zip(text.bytes()).for_each(|(to, from)| *to = from);
+    u64::from_be_bytes(bytes)
+}
+
+/// The present entries of one prefix in the order of their keys.
+fn latest(mut rows: Vec<Entry>) -> impl Iterator<Item = Packed> {
+    let by_key = |a: &Entry, b: &Entry| match a.first.cmp(&b.first) {
+        Ordering::Equal => a.packed.key_bytes().cmp(b.packed.key_bytes()),
+        other => other,
     };
-    let mut rows: Vec<Row> = batch.into_iter().map(pack).collect();
-    sort(&mut rows);
-    rows
-}
-
-/// Stable: of two rows of a key the later one stays the later one.
-fn sort(rows: &mut [Row]) {
-    rows.sort_by(|(a, _), (b, _)| a.key_bytes().cmp(b.key_bytes()));
-}
-
-/// The present entries in the order of their keys.
-fn latest(mut rows: Vec<Row>) -> Vec<Packed> {
-    sort(&mut rows);
-    let mut entries = Vec::with_capacity(rows.len());
+    rows.sort_unstable_by(|a, b| by_key(a, b).then_with(|| a.packed.mod_revision().cmp(&b.packed.mod_revision())));
     let mut rows = rows.into_iter().peekable();
-    while let Some((entry, deleted)) = rows.next() {
-        let superseded = rows.peek().is_some_and(|(next, _)| next.key_bytes() == entry.key_bytes());
-        if !superseded && !deleted {
-            entries.push(entry);
+    std::iter::from_fn(move || {
+        loop {
+            let row = rows.next()?;
+            let superseded = rows.peek().is_some_and(|next| by_key(next, &row).is_eq());
+            if !superseded && !row.deleted {
+                return Some(row.packed);
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Of any keys the last row of each, in order.
+        #[test]
+        fn the_latest_in_order(
+            rows in prop::collection::vec((r"/[a-c!/]{0,12}|/registry/core/x/[ab]{7,10}/[ab]", any::<bool>()), 0..60),
+        ) {
+            let mut expected = BTreeMap::new();
+            let mut batches = Rows::new();
+            for (n, (key, deleted)) in rows.iter().enumerate() {
+                let revision = n as u64 + 2;
+                match deleted {
+                    true => drop(expected.remove(key)),
+                    false => drop(expected.insert(key.clone(), revision)),
+                }
+                let (prefix, rest) = split(key);
+                let entry = Entry { first: first(rest), packed: Packed::made(key, b"{}", 2, revision), deleted: *deleted };
+                batches.entry(prefix.into()).or_default().push(entry);
+            }
+            let found = batches.into_values().flat_map(latest).map(|p| (p.key().to_owned(), p.mod_revision()));
+            prop_assert_eq!(found.collect::<Vec<_>>(), expected.into_iter().collect::<Vec<_>>());
         }
     }
-    entries
 }

@@ -72,24 +72,65 @@ pub(super) struct Meta {
 
 const COLUMNS: &str = "rev, create_rev, prev_rev, deleted, expires, checksum, key, value";
 
-impl Record {
-    pub(super) fn read(row: &Row<'_>) -> Result<Self, LogError> {
+/// The same where SQLite has it, before anybody has looked whether it is what was written.
+#[derive(Clone, Copy)]
+pub(super) struct Raw<'a> {
+    pub(super) revision: u64,
+    pub(super) create_revision: u64,
+    pub(super) previous: u64,
+    pub(super) deleted: bool,
+    pub(super) expires: Option<u64>,
+    pub(super) checksum: u64,
+    pub(super) key: &'a [u8],
+    pub(super) value: &'a [u8],
+}
+
+impl<'a> Raw<'a> {
+    pub(super) fn read(row: &'a Row<'_>) -> Result<Self, LogError> {
         let number = |at: usize| row.get::<_, i64>(at).map(i64::cast_unsigned);
-        let value = row.get_ref(7)?.as_blob().map_err(|e| LogError::Damaged(e.to_string()))?;
-        let key = row.get_ref(6)?.as_str().map_err(|e| LogError::Damaged(e.to_string()))?;
-        let record = Self {
+        let bytes = |at: usize| row.get_ref(at)?.as_bytes().map_err(|e| LogError::Damaged(e.to_string()));
+        Ok(Self {
             revision: number(0)?,
             create_revision: number(1)?,
             previous: number(2)?,
             deleted: number(3)? != 0,
             expires: row.get::<_, Option<i64>>(4)?.map(i64::cast_unsigned),
-            key: key.into(),
-            value: Bytes::copy_from_slice(value),
-        };
-        if number(5)? != u64::from(record.checksum()) {
-            return Err(LogError::Damaged(format!("the checksum of revision {} does not match", record.revision)));
+            checksum: number(5)?,
+            key: bytes(6)?,
+            value: bytes(7)?,
+        })
+    }
+
+    pub(super) fn key(&self) -> Result<&'a str, LogError> {
+        std::str::from_utf8(self.key).map_err(|e| LogError::Damaged(e.to_string()))
+    }
+
+    pub(super) fn check(&self) -> Result<(), LogError> {
+        let Self { revision, create_revision, previous, deleted, expires, key, value, .. } = *self;
+        let sum = checksum([revision, create_revision, previous, u64::from(deleted)], expires, key, value);
+        match u64::from(sum) == self.checksum {
+            true => Ok(()),
+            false => Err(LogError::Damaged(format!("the checksum of revision {revision} does not match"))),
         }
-        Ok(record)
+    }
+}
+
+/// SQLite's pages carry no checksums: a bit that flips in a value would go unnoticed.
+fn checksum(numbers: [u64; 4], expires: Option<u64>, key: &[u8], value: &[u8]) -> u32 {
+    let mut sum = crc32fast::Hasher::new();
+    numbers.iter().chain(&expires).for_each(|n| sum.update(&n.to_le_bytes()));
+    sum.update(key);
+    sum.update(value);
+    sum.finalize()
+}
+
+impl Record {
+    pub(super) fn read(row: &Row<'_>) -> Result<Self, LogError> {
+        let raw = Raw::read(row)?;
+        raw.check()?;
+        let Raw { revision, create_revision, previous, deleted, expires, value, .. } = raw;
+        let (key, value) = (raw.key()?.into(), Bytes::copy_from_slice(value));
+        Ok(Self { revision, create_revision, previous, deleted, expires, key, value })
     }
 
     fn of(event: &Event, expires: Option<u64>) -> Option<Self> {
@@ -116,14 +157,9 @@ impl Record {
         }
     }
 
-    /// SQLite's pages carry no checksums: a bit that flips in a value would go unnoticed.
     fn checksum(&self) -> u32 {
-        let mut sum = crc32fast::Hasher::new();
         let numbers = [self.revision, self.create_revision, self.previous, u64::from(self.deleted)];
-        numbers.iter().chain(&self.expires).for_each(|n| sum.update(&n.to_le_bytes()));
-        sum.update(self.key.as_bytes());
-        sum.update(&self.value);
-        sum.finalize()
+        checksum(numbers, self.expires, self.key.as_bytes(), &self.value)
     }
 
     pub(super) fn into_entry(self) -> KeyValue {

@@ -37,13 +37,10 @@ pub(super) async fn load(client: &Client, layout: &Layout) -> Result<State, Stor
     let mut wanted = now(client, layout).await?.saturating_sub(RING_EVENTS_MAX as u64).max(1);
     let mut known = 0;
     loop {
-        match scan(client, layout, layout.interval("", None), wanted, 0).await {
+        match scan(client, layout, layout.interval("", None), wanted, 0, |kv| Packed::of(&kv)).await {
             Ok((entries, _)) => {
-                return Ok(State {
-                    tree: Tree::from_sorted(entries.iter().map(Packed::of).collect()),
-                    revision: wanted,
-                    compacted: known,
-                });
+                let tree = Tree::from_sorted(entries.into_iter());
+                return Ok(State { tree, revision: wanted, compacted: known });
             }
             Err(StoreError::Compacted { .. }) if attempts > 0 => attempts -= 1,
             Err(error) => return Err(error),
@@ -87,7 +84,7 @@ async fn compacted(client: &Client, layout: &Layout, wanted: u64) -> Option<u64>
 /// One range at an old revision.
 pub(super) async fn range(shared: &Shared, range: &Range, revision: u64) -> Result<RangeResult, StoreError> {
     let interval = shared.layout.interval(&range.prefix, range.after.as_deref());
-    let scanned = scan(&shared.client, &shared.layout, interval, revision, range.limit).await;
+    let scanned = scan(&shared.client, &shared.layout, interval, revision, range.limit, |kv| kv).await;
     let (items, remaining) = scanned.map_err(|error| match error {
         // Somebody else compacted it. What memory reaches back to can be read for certain.
         StoreError::Compacted { requested, .. } => StoreError::Compacted { requested, oldest: shared.present.oldest() },
@@ -96,14 +93,16 @@ pub(super) async fn range(shared: &Shared, range: &Range, revision: u64) -> Resu
     Ok(RangeResult { items, remaining, revision })
 }
 
-/// The first `limit` (0 = all) entries of an interval at a revision, and how many are behind them.
-async fn scan(
+/// The first `limit` (0 = all) entries of an interval at a revision, each as `make` makes it of a page while the next is
+/// not read, and how many are behind them.
+async fn scan<T>(
     client: &Client,
     layout: &Layout,
     (mut start, end): Interval,
     revision: u64,
     limit: usize,
-) -> Result<(Vec<KeyValue>, u64), StoreError> {
+    make: impl Fn(KeyValue) -> T,
+) -> Result<(Vec<T>, u64), StoreError> {
     let (mut items, mut page) = (Vec::new(), PAGE.0);
     loop {
         let rest = if limit == 0 { i64::MAX } else { i64::try_from(limit - items.len()).unwrap_or(i64::MAX) };
@@ -131,7 +130,7 @@ async fn scan(
             start = last.key.to_vec();
             start.push(0);
         }
-        items.extend(answer.kvs.into_iter().filter_map(|kv| entry(layout, kv)));
+        items.extend(answer.kvs.into_iter().filter_map(|kv| entry(layout, kv)).map(&make));
         let remaining = unsigned(answer.count).saturating_sub(read as u64);
         if !answer.more || read == 0 || (limit != 0 && items.len() >= limit) {
             return Ok((items, remaining));

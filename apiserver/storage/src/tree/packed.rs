@@ -9,17 +9,21 @@
 //! ```
 //! Numbers are LEB128, seven bits a byte.
 
-use std::sync::Arc;
+use std::{cell::RefCell, sync::Arc};
 
 use bytes::Bytes;
-use lz4_flex::block::{compress_into_with_dict, decompress_with_dict, get_maximum_output_size};
+use lz4_flex::block::decompress_with_dict;
 
+use super::lz4::Encoder;
 use crate::KeyValue;
 
 /// What objects often contain. Any text is as correct as any other.
 const DICTIONARY: &[u8] = include_bytes!("dictionary.json");
 /// Shorter values are kept as they are.
 const COMPRESSED_MIN: usize = 64;
+
+/// Most bytes that a thread keeps for its next value.
+const KEPT_MAX: usize = 64 << 10;
 
 /// See the module. A clone is one reference count.
 #[derive(Clone)]
@@ -36,38 +40,65 @@ struct Parts<'a> {
     value: &'a [u8],
 }
 
+/// What packing needs besides its result, kept for the next value.
+struct Packer {
+    encoder: Encoder,
+    small: Vec<u8>,
+    entry: Vec<u8>,
+}
+
+thread_local! {
+    static PACKER: RefCell<Packer> =
+        RefCell::new(Packer { encoder: Encoder::new(DICTIONARY), small: Vec::new(), entry: Vec::new() });
+}
+
+/// Gives `with` the form in which a value is kept, and room for an entry.
+fn with_small<T>(value: &[u8], with: impl FnOnce(&[u8], &mut Vec<u8>) -> T) -> T {
+    PACKER.with_borrow_mut(|Packer { encoder, small, entry }| {
+        small.clear();
+        entry.clear();
+        let is_shorter = value.len() >= COMPRESSED_MIN && encoder.compress(value, small);
+        let result = with(if is_shorter { small } else { value }, entry);
+        for large in [small, entry].into_iter().filter(|kept| kept.capacity() > KEPT_MAX) {
+            *large = Vec::new();
+        }
+        result
+    })
+}
+
 impl Small {
     pub(crate) fn of(value: &Bytes) -> Self {
-        if value.len() < COMPRESSED_MIN {
-            return Self(value.clone());
-        }
-        let mut out = vec![0; get_maximum_output_size(value.len())];
-        match compress_into_with_dict(value, &mut out, DICTIONARY) {
-            Ok(length) if length < value.len() => {
-                out.truncate(length);
-                Self(out.into())
-            }
-            _ => Self(value.clone()),
-        }
+        let copy = |small: &[u8], _: &mut Vec<u8>| (small.len() < value.len()).then(|| Bytes::copy_from_slice(small));
+        Self(with_small(value, copy).unwrap_or_else(|| value.clone()))
     }
 }
 
 impl Packed {
     pub(crate) fn of(kv: &KeyValue) -> Self {
-        Self::with(kv, &Small::of(&kv.value))
+        Self::made(&kv.key, &kv.value, kv.create_revision, kv.mod_revision)
     }
 
     /// `small` is of the value.
     pub(crate) fn with(kv: &KeyValue, Small(small): &Small) -> Self {
         debug_assert!(small.len() <= kv.value.len());
-        let mut out = Vec::with_capacity(kv.key.len() + small.len() + 24);
-        put(&mut out, kv.key.len() as u64);
-        out.extend_from_slice(kv.key.as_bytes());
-        put(&mut out, kv.mod_revision);
-        put(&mut out, kv.mod_revision.wrapping_sub(kv.create_revision));
-        put(&mut out, kv.value.len() as u64);
+        let mut entry = Vec::with_capacity(kv.key.len() + small.len() + 24);
+        Self::write(&mut entry, &kv.key, (kv.create_revision, kv.mod_revision), kv.value.len(), small)
+    }
+
+    /// From its parts.
+    pub(crate) fn made(key: &str, value: &[u8], create_revision: u64, mod_revision: u64) -> Self {
+        let revisions = (create_revision, mod_revision);
+        with_small(value, |small, entry| Self::write(entry, key, revisions, value.len(), small))
+    }
+
+    fn write(out: &mut Vec<u8>, key: &str, (created, changed): (u64, u64), bytes: usize, small: &[u8]) -> Self {
+        put(out, key.len() as u64);
+        out.extend_from_slice(key.as_bytes());
+        put(out, changed);
+        put(out, changed.wrapping_sub(created));
+        put(out, bytes as u64);
         out.extend_from_slice(small);
-        Self(out.into())
+        Self((&**out).into())
     }
 
     pub(crate) fn unpack(&self) -> KeyValue {

@@ -61,7 +61,7 @@ proptest! {
             prop_assert_eq!(old.0.map(|e| e.unpack().value.len()), old.1);
             prop_assert_eq!(tree.get(key).map(|e| e.unpack().value.len()), *size);
             if at == rebuild_at {
-                tree = Tree::from_sorted(model.iter().map(|(key, size)| entry(key, *size)).collect());
+                tree = Tree::from_sorted(model.iter().map(|(key, size)| entry(key, *size)));
             }
             if at % 97 == 0 {
                 snapshots.push((tree.clone(), model.clone()));
