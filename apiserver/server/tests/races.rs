@@ -16,7 +16,7 @@ use apiserver_server::{
 };
 use apiserver_storage::{
     DirectoryCount, Embedded, KeyValue, Range, RangeResult, Store, StoreError, StoreFuture, Txn, TxnOutcome,
-    WatchStream,
+    WatchStream, labels::Wanted,
 };
 use serde_json::{Value, json};
 use support::{Client, server};
@@ -62,8 +62,8 @@ impl Store for Paused {
             self.inner.txn(txn).await
         })
     }
-    fn watch(&self, prefix: &str, after: u64) -> StoreFuture<'_, WatchStream> {
-        self.inner.watch(prefix, after)
+    fn watch_wanted(&self, prefix: &str, after: u64, wanted: Wanted) -> StoreFuture<'_, WatchStream> {
+        self.inner.watch_wanted(prefix, after, wanted)
     }
     fn compact(&self, revision: u64) -> StoreFuture<'_, ()> {
         self.inner.compact(revision)

@@ -25,6 +25,7 @@ use rusqlite::Connection;
 
 use crate::{
     DirectoryCount, KeyValue, Range, RangeResult, Store, StoreFuture, Txn, TxnOutcome, WatchStream,
+    labels::Wanted,
     present::{State, lock},
 };
 
@@ -168,8 +169,8 @@ impl Store for Embedded {
         Box::pin(self.shared.txn(txn))
     }
 
-    fn watch(&self, prefix: &str, after: u64) -> StoreFuture<'_, WatchStream> {
-        Box::pin(std::future::ready(self.shared.present.watch(prefix, after)))
+    fn watch_wanted(&self, prefix: &str, after: u64, wanted: Wanted) -> StoreFuture<'_, WatchStream> {
+        Box::pin(std::future::ready(self.shared.present.watch(prefix, after, wanted)))
     }
 
     fn compact(&self, revision: u64) -> StoreFuture<'_, ()> {

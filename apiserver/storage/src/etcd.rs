@@ -31,6 +31,7 @@ use tokio::{
 
 use crate::{
     DirectoryCount, KeyValue, Range, RangeResult, Store, StoreError, StoreFuture, Txn, TxnOutcome, WatchStream,
+    labels::Wanted,
     present::{Old, Present, lock, read},
 };
 
@@ -171,11 +172,11 @@ impl Store for Etcd {
         Box::pin(self.shared.txn(txn))
     }
 
-    fn watch(&self, prefix: &str, after: u64) -> StoreFuture<'_, WatchStream> {
+    fn watch_wanted(&self, prefix: &str, after: u64, wanted: Wanted) -> StoreFuture<'_, WatchStream> {
         let prefix = prefix.to_owned();
         Box::pin(async move {
             self.shared.at_least(after).await?;
-            self.shared.present.watch(&prefix, after)
+            self.shared.present.watch(&prefix, after, wanted)
         })
     }
 

@@ -2,8 +2,80 @@
 //!
 //! Only compact JSON is understood, as the server writes it; of anything else nothing is said, and who asks must parse
 //! it. What stands behind the labels is not looked at.
+//!
+//! Two bytes of each label stand beside the packed object, so that most of what a list or watch by labels does not want is
+//! left out without a look at the object, see [`Wanted`].
 
+use crc32fast::Hasher;
 use memchr::memchr2;
+
+/// In place of the number of labels: they are not known, or too many.
+const UNKNOWN: u8 = u8::MAX;
+
+/// Labels that a reader wants an object to have. The store leaves out what surely lacks one of them, and may leave in what
+/// lacks it too: whoever reads must look again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted(Vec<(u8, Vec<u8>)>);
+
+impl Wanted {
+    /// Also a label with this key and one of these values, or any value if there are none.
+    #[must_use]
+    pub fn and<'a>(mut self, key: &str, values: impl IntoIterator<Item = &'a str>) -> Self {
+        let (of_key, _) = tag(key, "");
+        self.0.push((of_key, values.into_iter().map(|value| tag(key, value).1).collect()));
+        self
+    }
+
+    /// Whether nothing is wanted.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether an object with these tags may be wanted.
+    pub(crate) fn admits(&self, tags: Tags<'_>) -> bool {
+        let has = |(key, values): &(u8, Vec<u8>)| {
+            tags.0.iter().any(|[of_key, of_both]| of_key == key && (values.is_empty() || values.contains(of_both)))
+        };
+        !tags.1 || self.0.iter().all(has)
+    }
+}
+
+/// Eight bits of a key, and of key and value.
+fn tag(key: &str, value: &str) -> (u8, u8) {
+    let mut sum = Hasher::new();
+    sum.update(key.as_bytes());
+    let of_key = sum.clone().finalize();
+    sum.update(b"=");
+    sum.update(value.as_bytes());
+    (of_key.to_le_bytes()[0], sum.finalize().to_le_bytes()[0])
+}
+
+/// Tags of the labels of an object, and whether they are known.
+#[derive(Clone, Copy)]
+pub(crate) struct Tags<'a>(&'a [[u8; 2]], bool);
+
+impl<'a> Tags<'a> {
+    /// Appends those of an object: their number, then themselves.
+    pub(crate) fn write(object: &[u8], out: &mut Vec<u8>) {
+        let start = out.len();
+        out.push(UNKNOWN);
+        let Some(labels) = Labels::of(object) else { return };
+        labels.iter().map(|(key, value)| tag(key, value)).for_each(|(key, both)| out.extend([key, both]));
+        match u8::try_from((out.len() - start) / 2) {
+            Ok(count) if count < UNKNOWN => out.splice(start..=start, [count]).for_each(drop),
+            _ => out.truncate(start + 1),
+        }
+    }
+
+    /// Takes what was written from the beginning of `rest`.
+    pub(crate) fn take(rest: &mut &'a [u8]) -> Self {
+        let (count, behind) = rest.split_first().map_or((UNKNOWN, *rest), |(count, behind)| (*count, behind));
+        let length = if count == UNKNOWN { 0 } else { 2 * usize::from(count) };
+        let (tags, behind) = behind.split_at_checked(length).unwrap_or_default();
+        *rest = behind;
+        Self(tags.as_chunks().0, count != UNKNOWN)
+    }
+}
 
 /// `metadata.labels` of a stored object.
 #[derive(Clone, Copy, Debug, Default)]
@@ -194,6 +266,46 @@ mod tests {
                 }
             }
         }
+    }
+
+    proptest! {
+        /// Who has a label with one of the values is never left out.
+        #[test]
+        fn what_is_wanted_is_admitted(
+            labels in prop::collection::btree_map("[ab./]{1,3}", "[xy]{0,2}", 0..300),
+            pick in any::<prop::sample::Index>(),
+            others in prop::collection::vec("[xyz]{0,2}", 0..3),
+        ) {
+            let object = serde_json::to_vec(&json!({"metadata": {"labels": labels}})).unwrap();
+            let mut bytes = Vec::new();
+            Tags::write(&object, &mut bytes);
+            bytes.extend(b"rest");
+            let mut rest = &*bytes;
+            let tags = Tags::take(&mut rest);
+            prop_assert_eq!(rest, b"rest");
+            prop_assert!(Wanted::default().admits(tags));
+            let labels: Vec<_> = labels.into_iter().collect();
+            if !labels.is_empty() {
+                let (key, value) = pick.get(&labels);
+                let values = others.iter().map(String::as_str).chain([&**value]);
+                prop_assert!(Wanted::default().and(key, values).and(key, []).admits(tags));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_wanted_is_left_out() {
+        let admits = |object: &[u8], wanted: &Wanted| {
+            let mut bytes = Vec::new();
+            Tags::write(object, &mut bytes);
+            wanted.admits(Tags::take(&mut &*bytes))
+        };
+        let web = br#"{"metadata":{"labels":{"app":"web"}}}"#;
+        let wanted = |values: &[&'static str]| Wanted::default().and("app", values.iter().copied());
+        assert!(admits(web, &wanted(&["db", "web"])) && admits(web, &wanted(&[])));
+        assert!(!admits(web, &wanted(&["db"])) && !admits(web, &wanted(&[]).and("tier", [])));
+        assert!(!admits(b"{}", &wanted(&[])));
+        assert!(admits(b"not JSON", &wanted(&["db"])), "nothing is known of it");
     }
 
     #[test]

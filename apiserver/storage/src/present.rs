@@ -16,7 +16,7 @@ use std::{
 use arc_swap::{ArcSwap, Guard};
 use tokio::sync::watch::Sender;
 
-use crate::{Event, StoreError, StoreFuture, WatchStream, tree::Tree};
+use crate::{Event, StoreError, StoreFuture, WatchStream, labels::Wanted, tree::Tree};
 
 mod history;
 mod hub;
@@ -127,8 +127,8 @@ impl Present {
     }
 
     /// The changes below `prefix` after a revision.
-    pub(crate) fn watch(self: &Arc<Self>, prefix: &str, after: u64) -> Result<WatchStream, StoreError> {
-        watch::open(self, prefix, after)
+    pub(crate) fn watch(self: &Arc<Self>, prefix: &str, after: u64, wanted: Wanted) -> Result<WatchStream, StoreError> {
+        watch::open(self, prefix, after, wanted)
     }
 
     /// Lets go of old states that nobody asks for, and wakes the watchers whose turn it is to say that they are

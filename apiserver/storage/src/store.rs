@@ -4,6 +4,8 @@ use std::{future::Future, pin::Pin, sync::Arc};
 
 use bytes::Bytes;
 
+use crate::labels::Wanted;
+
 /// A storage key: `/`-separated text, ordered bytewise.
 pub type Key = Arc<str>;
 /// An opaque value.
@@ -64,7 +66,7 @@ pub enum TxnOutcome {
 }
 
 /// A read of an interval of keys.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Range {
     /// Only keys that begin with this text.
     pub prefix: String,
@@ -74,6 +76,8 @@ pub struct Range {
     pub limit: usize,
     /// As of this revision; `None` = now.
     pub revision: Option<u64>,
+    /// Only what may have these labels.
+    pub wanted: Wanted,
 }
 
 /// Answer to a [`Range`].
@@ -198,7 +202,11 @@ pub trait Store: Send + Sync + 'static {
     /// One compare-and-set; resolves once it is durable.
     fn txn(&self, txn: Txn) -> StoreFuture<'_, TxnOutcome>;
     /// Changes of keys below `prefix` with a revision greater than `after`.
-    fn watch(&self, prefix: &str, after: u64) -> StoreFuture<'_, WatchStream>;
+    fn watch(&self, prefix: &str, after: u64) -> StoreFuture<'_, WatchStream> {
+        self.watch_wanted(prefix, after, Wanted::default())
+    }
+    /// The same, only those from or to what may have these labels.
+    fn watch_wanted(&self, prefix: &str, after: u64, wanted: Wanted) -> StoreFuture<'_, WatchStream>;
     /// Forgets all versions that were superseded at or before `revision`. The store also does it by itself, every five
     /// minutes to where it was five minutes before.
     fn compact(&self, revision: u64) -> StoreFuture<'_, ()>;

@@ -148,7 +148,7 @@ fn labels_come_from_the_parent_and_go_with_the_workspace() {
 #[test]
 fn equal_labels_are_kept_once_and_what_is_unused_goes() {
     let index = Index::new(Directory::Watch, 1);
-    let mut put = |cluster: &str, tier: &str| {
+    let put = |cluster: &str, tier: &str| {
         let labels = Labels::from([("tier".to_owned(), tier.to_owned())]);
         let workspace = Workspace { cluster: Some(name(cluster)), labels, ..Workspace::default() };
         index.put_workspace(0, &name("root"), cluster, workspace);

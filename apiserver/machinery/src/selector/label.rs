@@ -49,6 +49,15 @@ impl LabelSelector {
         self.matches_labels(|key| labels?.get(key)?.as_str())
     }
 
+    /// Labels without which nothing matches: their keys, and the values of which each must have one (none: any).
+    pub fn wanted(&self) -> impl Iterator<Item = (&str, &[String])> {
+        self.requirements.iter().filter_map(|r| match r.operator {
+            Operator::In => Some((&*r.key, &*r.values)),
+            Operator::Exists | Operator::Greater | Operator::Less => Some((&*r.key, &[][..])),
+            Operator::NotIn | Operator::DoesNotExist => None,
+        })
+    }
+
     /// Whether labels match, of which `value_of` gives the value of one.
     pub fn matches_labels<'a>(&self, value_of: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.requirements.iter().all(|r| r.matches(value_of(&r.key)))

@@ -94,7 +94,8 @@ impl State {
             return Ok(Some(WatchEvent::InitialEnd(self.revision)));
         };
         let (prefix, after) = (table.prefix.clone(), self.after.take());
-        let page = self.store.range(Range { prefix, after, limit: PAGE, revision: Some(self.revision) }).await?;
+        let range = Range { prefix, after, limit: PAGE, revision: Some(self.revision), ..Range::default() };
+        let page = self.store.range(range).await?;
         if page.remaining > 0 {
             self.after = page.items.last().map(|kv| kv.key.to_string());
         } else {

@@ -1,8 +1,8 @@
 //! Get and list.
 
 use apiserver_api::{ClusterName, Reason, Status};
-use apiserver_machinery::{Resource, continue_token::ContinueToken, options::ListOptions};
-use apiserver_storage::{KeyValue, Range, RangeResult, StoreError};
+use apiserver_machinery::{Resource, continue_token::ContinueToken, options::ListOptions, selector::Selector};
+use apiserver_storage::{KeyValue, Range, RangeResult, StoreError, labels::Wanted};
 
 use super::{Collection, Object, ObjectKey, Registry, keys::Span, store_status};
 use crate::errors;
@@ -79,7 +79,8 @@ impl Registry {
             if resource.is_copy { format!("{}/{cluster}", self.shard().unwrap_or("*")) } else { cluster.to_owned() };
         let start = Start::of(options, resource, (&place, &of.namespace), &span.prefix, self.store.revision())?;
         let mandatory = self.mandatory(resource, of).await?;
-        let mut scan = Scan { registry: self, resource, of, place, span, start };
+        let wanted = wanted(&options.selector, &mandatory);
+        let mut scan = Scan { registry: self, resource, of, place, span, start, wanted };
         if !mandatory.is_empty() {
             return scan.with_mandatory(mandatory, options).await;
         }
@@ -92,6 +93,12 @@ impl Registry {
             scan.filtered(options).await
         }
     }
+}
+
+/// What the store is told of a selector: nothing where it matters that something is stored, whatever its labels.
+pub(super) fn wanted(selector: &Selector, mandatory: &[Object]) -> Wanted {
+    let and = |wanted: Wanted, (key, values): (&str, &[String])| wanted.and(key, values.iter().map(String::as_str));
+    if mandatory.is_empty() { selector.labels.wanted().fold(Wanted::default(), and) } else { Wanted::default() }
 }
 
 /// Where a list begins and as of when.
@@ -137,12 +144,14 @@ struct Scan<'a> {
     place: String,
     span: Span,
     start: Start,
+    /// What the store may leave out is not selected.
+    wanted: Wanted,
 }
 
 impl Scan<'_> {
     async fn range(&self, prefix: &str, limit: usize) -> Result<RangeResult, Status> {
-        let range =
-            Range { prefix: prefix.to_owned(), after: self.start.after.clone(), limit, revision: self.start.revision };
+        let (after, revision) = (self.start.after.clone(), self.start.revision);
+        let range = Range { prefix: prefix.to_owned(), after, limit, revision, wanted: self.wanted.clone() };
         self.registry.store.range(range).await.map_err(|error| match error {
             StoreError::Compacted { .. } if self.start.continued => {
                 let start =

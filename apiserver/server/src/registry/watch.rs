@@ -8,7 +8,7 @@ use apiserver_storage::{Event, Key, StoreError, WatchStream as StoreStream};
 use futures_util::{Stream, StreamExt, stream};
 use tokio::sync::watch;
 
-use super::{Collection, Object, Registry, keys::Span, store_status};
+use super::{Collection, Object, Registry, keys::Span, read::wanted, store_status};
 use crate::errors;
 
 /// Objects of the initial state that are read at once: a watch never holds more, however many there are.
@@ -143,7 +143,8 @@ struct State {
 
 impl State {
     async fn open(&mut self) -> Result<(), Status> {
-        let stream = self.registry.store.watch(&self.prefix, self.seen).await.map_err(|e| self.refusal(e))?;
+        let watch = self.registry.store.watch_wanted(&self.prefix, self.seen, wanted(&self.selector, &self.mandatory));
+        let stream = watch.await.map_err(|e| self.refusal(e))?;
         self.source = Some(stream);
         Ok(())
     }

@@ -24,8 +24,8 @@ use crate::{
 };
 
 /// Bounds of a batch. There are at most as many as processors, and one that is read.
-const BATCH_ROWS_MAX: usize = 16_384;
-const BATCH_BYTES_MAX: usize = 8 << 20;
+const BATCH_ROWS_MAX: usize = 4096;
+const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Slashes in front of the part of a key in which keys differ early: that of `/registry/<group>/<resource>/`.
 const PREFIX_SLASHES: usize = 4;
 

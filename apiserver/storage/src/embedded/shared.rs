@@ -72,7 +72,7 @@ impl Shared {
         let units = u32::try_from(units).expect("the sizes were checked");
         let budget = self.budget.clone().acquire_many_owned(units).await.map_err(|_| StoreError::Closed)?;
         // Here and not in the thread that writes, for which all wait.
-        let small = txn.value.as_ref().map(Small::of);
+        let small = txn.value.as_deref().map(Small::of);
         let (reply, answer) = oneshot::channel();
         self.queue.push(Op::Write { txn, small, reply, _budget: budget }).map_err(|_| self.gone())?;
         answer.await.unwrap_or_else(|_| Err(self.gone()))

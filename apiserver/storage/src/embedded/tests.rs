@@ -24,7 +24,7 @@ async fn done(store: &Embedded, txn: Txn) -> u64 {
 }
 
 fn range(prefix: &str) -> Range {
-    Range { prefix: prefix.into(), after: None, limit: 0, revision: None }
+    Range { prefix: prefix.into(), ..Range::default() }
 }
 
 /// The next events of a watch that are not progress.

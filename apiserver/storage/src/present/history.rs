@@ -130,6 +130,9 @@ fn take_back(mut tree: Tree, events: &[Event]) -> Tree {
 pub(crate) fn read(tree: &Tree, revision: u64, range: &Range) -> RangeResult {
     let mut items: Vec<KeyValue> = Vec::new();
     tree.visit(&range.prefix, range.after.as_deref(), &mut |entry| {
+        if !range.wanted.is_empty() && !range.wanted.admits(entry.tags()) {
+            return ControlFlow::Continue(());
+        }
         items.push(entry.unpack());
         if items.len() == range.limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });

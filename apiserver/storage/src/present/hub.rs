@@ -4,15 +4,20 @@
 //! from the ring or registers: so the step from history to live has neither gap nor repeat.
 //!
 //! Watchers are found by directory: a change of `/a/b/c` looks into the buckets of ``, `/`, `/a/` and
-//! `/a/b/`, and compares prefixes only with those who watch in one of them.
+//! `/a/b/`, and compares prefixes and labels only with those who watch in one of them.
 
 use std::{
+    cell::LazyCell,
     collections::{HashMap, VecDeque},
     sync::Arc,
 };
 
 use super::watch::Buffer;
-use crate::{Event, StoreError, tree::directory_of};
+use crate::{
+    Event, KeyValue, StoreError,
+    labels::{Tags, Wanted},
+    tree::directory_of,
+};
 
 /// Most changes in the ring, and most bytes of values that it keeps alive.
 pub(crate) const RING_EVENTS_MAX: usize = 16_384;
@@ -39,6 +44,7 @@ pub(crate) struct Hub {
 struct Registration {
     id: u64,
     prefix: Arc<str>,
+    wanted: Arc<Wanted>,
     buffer: Arc<Buffer>,
 }
 
@@ -59,6 +65,21 @@ impl Event {
             Self::Delete { prev, .. } => &prev.key,
             Self::Progress(_) => "",
         }
+    }
+
+    /// Tags of the states before and after it.
+    fn tags(&self) -> Vec<Vec<u8>> {
+        let (before, after) = match self {
+            Self::Put { kv, prev } => (prev.as_ref(), Some(kv)),
+            Self::Delete { prev, .. } => (Some(prev), None),
+            Self::Progress(_) => (None, None),
+        };
+        let tags = |kv: &KeyValue| {
+            let mut tags = Vec::new();
+            Tags::write(&kv.value, &mut tags);
+            tags
+        };
+        before.into_iter().chain(after).map(tags).collect()
     }
 
     /// Bytes of the value that it writes.
@@ -131,11 +152,17 @@ impl Hub {
 
     fn deliver(&mut self, event: &Event) {
         let key = event.key();
+        // Looked at once for all who watch by labels.
+        let tags = LazyCell::new(|| event.tags());
+        let concerns = |w: &Registration| {
+            key.starts_with(&*w.prefix)
+                && (w.wanted.is_empty() || tags.iter().any(|tags| w.wanted.admits(Tags::take(&mut &**tags))))
+        };
         let directories = key.match_indices('/').filter_map(|(at, _)| key.get(..=at));
         for directory in directories.chain([""]) {
             let Some(bucket) = self.watchers.get_mut(directory) else { continue };
             let before = bucket.len();
-            bucket.retain(|w| !key.starts_with(&*w.prefix) || w.buffer.push(event));
+            bucket.retain(|w| !concerns(w) || w.buffer.push(event));
             self.registered -= u32::try_from(before - bucket.len()).unwrap_or(0);
             if bucket.is_empty() {
                 self.watchers.remove(directory);
@@ -146,7 +173,7 @@ impl Hub {
     /// Brings a watcher that has everything up to `cursor` one step further.
     pub(super) fn catch_up(
         &mut self,
-        prefix: &Arc<str>,
+        (prefix, wanted): (&Arc<str>, &Arc<Wanted>),
         cursor: u64,
         buffer: &Arc<Buffer>,
     ) -> Result<CatchUp, StoreError> {
@@ -159,7 +186,8 @@ impl Hub {
             self.registered += 1;
             buffer.sign();
             let bucket = self.watchers.entry(directory_of(prefix).into()).or_default();
-            bucket.push(Registration { id, prefix: prefix.clone(), buffer: buffer.clone() });
+            let (prefix, wanted, buffer) = (prefix.clone(), wanted.clone(), buffer.clone());
+            bucket.push(Registration { id, prefix, wanted, buffer });
             return Ok(CatchUp::Live(id));
         }
         if cursor < self.floor {

@@ -9,14 +9,19 @@ use std::{
 use futures_util::stream;
 
 use super::{Present, hub::CatchUp, lock};
-use crate::{Event, StoreError, WatchStream};
+use crate::{Event, StoreError, WatchStream, labels::Wanted};
 
 /// Most changes, and most bytes of their values, that wait for one live watcher.
 pub(crate) const BUFFER_EVENTS_MAX: usize = 8192;
 const BUFFER_BYTES_MAX: usize = 64 << 20;
 
 /// Opens a watch, or says at once why it cannot be.
-pub(super) fn open(present: &Arc<Present>, prefix: &str, after: u64) -> Result<WatchStream, StoreError> {
+pub(super) fn open(
+    present: &Arc<Present>,
+    prefix: &str,
+    after: u64,
+    wanted: Wanted,
+) -> Result<WatchStream, StoreError> {
     let (oldest, current) = (present.oldest(), present.revision());
     if after < oldest {
         return Err(StoreError::Compacted { requested: after, oldest });
@@ -27,6 +32,7 @@ pub(super) fn open(present: &Arc<Present>, prefix: &str, after: u64) -> Result<W
     let watch = Watch {
         present: present.clone(),
         prefix: prefix.into(),
+        wanted: wanted.into(),
         cursor: after,
         caught: VecDeque::new(),
         buffer: Arc::default(),
@@ -44,6 +50,7 @@ pub(super) fn open(present: &Arc<Present>, prefix: &str, after: u64) -> Result<W
 struct Watch {
     present: Arc<Present>,
     prefix: Arc<str>,
+    wanted: Arc<Wanted>,
     /// Everything up to here was delivered or is in `caught`.
     cursor: u64,
     caught: VecDeque<Event>,
@@ -85,7 +92,7 @@ impl Watch {
 
     async fn catch_up(&mut self) -> Result<(), StoreError> {
         // Bound to a name: the guard must not live across the await below.
-        let step = lock(&self.present.hub).catch_up(&self.prefix, self.cursor, &self.buffer)?;
+        let step = lock(&self.present.hub).catch_up((&self.prefix, &self.wanted), self.cursor, &self.buffer)?;
         match (step, &self.present.past) {
             (CatchUp::Live(id), _) => self.live = Some(id),
             (CatchUp::Events(events, upto), _) => (self.caught, self.cursor) = (events, upto),

@@ -2,7 +2,8 @@
 //!
 //! What an encoder looks up of the dictionary is the same for every text, so it is made once: an encoder that begins with
 //! an empty table spends several times what a text of some hundred bytes costs on reading the dictionary anew. It also
-//! pays to look harder: each position of the dictionary is known, and of two matches the longer one is taken.
+//! pays to look harder: each position of the dictionary is known, by four bytes and by eight, and of all matches the
+//! longest is taken.
 //!
 //! Any decoder of LZ4 reads the result with the same dictionary. Texts that do not fit into its window together with the
 //! dictionary are left to `lz4_flex`.
@@ -27,6 +28,8 @@ pub(super) struct Encoder {
     text: Vec<u8>,
     dictionary: &'static [u8],
     known: Table<KNOWN_BITS>,
+    /// The same by eight bytes: of what begins alike, what goes on alike.
+    long: Table<KNOWN_BITS>,
     own: Table<OWN_BITS>,
 }
 
@@ -55,9 +58,12 @@ impl<const BITS: u32> Table<BITS> {
 
 impl Encoder {
     pub(super) fn new(dictionary: &'static [u8]) -> Self {
-        let mut known = Table::new();
-        (0..dictionary.len()).filter_map(|at| Some((word(dictionary, at)?, at))).for_each(|(w, at)| known.put(w, at));
-        Self { text: dictionary.to_vec(), dictionary, known, own: Table::new() }
+        let (mut known, mut long) = (Table::new(), Table::new());
+        for at in 0..dictionary.len() {
+            word(dictionary, at).into_iter().for_each(|word| known.put(word, at));
+            long_word(dictionary, at).into_iter().for_each(|word| long.put(word, at));
+        }
+        Self { text: dictionary.to_vec(), dictionary, known, long, own: Table::new() }
     }
 
     /// Appends the text as a block; false if that is not shorter, and what was appended is of no use.
@@ -82,7 +88,8 @@ impl Encoder {
         while at + MATCH_BEFORE_END <= text.len()
             && let Some(word) = word(text, at)
         {
-            let candidates = [self.own.get(word), self.known.get(word)].into_iter().flatten();
+            let long = long_word(text, at).and_then(|w| self.long.get(w));
+            let candidates = [self.own.get(word), long, self.known.get(word)].into_iter().flatten();
             let longest = candidates.map(|from| (common(text, from, at), from)).max();
             self.own.put(word, at);
             let Some((length, from)) = longest.filter(|(length, _)| *length >= MATCH_MIN) else {
@@ -104,6 +111,12 @@ fn slice(text: &[u8], from: usize, to: usize) -> &[u8] {
 
 fn word(text: &[u8], at: usize) -> Option<u32> {
     text.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
+}
+
+/// What stands for eight bytes.
+fn long_word(text: &[u8], at: usize) -> Option<u32> {
+    let long = text.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))?;
+    Some((long.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32)
 }
 
 /// Equal bytes from two places on, as far as a match may go.

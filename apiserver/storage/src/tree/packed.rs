@@ -5,9 +5,9 @@
 //! dictionary and this form are in memory only; files and etcd hold the values as they are.
 //!
 //! ```text
-//! key's length | key | last change | last change - creation | value's length | value, compressed if that is shorter
+//! key's length | key | last change | last change - creation | value's length | tags | value, compressed if that is shorter
 //! ```
-//! Numbers are LEB128, seven bits a byte.
+//! Numbers are LEB128, seven bits a byte. Tags are those of the labels, see [`Tags`].
 
 use std::{cell::RefCell, sync::Arc};
 
@@ -15,7 +15,7 @@ use bytes::Bytes;
 use lz4_flex::block::decompress_with_dict;
 
 use super::lz4::Encoder;
-use crate::KeyValue;
+use crate::{KeyValue, labels::Tags};
 
 /// What objects often contain. Any text is as correct as any other.
 const DICTIONARY: &[u8] = include_bytes!("dictionary.json");
@@ -29,14 +29,15 @@ const KEPT_MAX: usize = 64 << 10;
 #[derive(Clone)]
 pub(crate) struct Packed(Arc<[u8]>);
 
-/// A value in the form in which it is kept; made ahead of the rest, by whoever has time.
-pub(crate) struct Small(Bytes);
+/// A value in the form in which it is kept, with its tags; made ahead of the rest, by whoever has time.
+pub(crate) struct Small(Box<[u8]>);
 
 /// What stands behind the key of a [`Packed`].
 struct Parts<'a> {
     mod_revision: u64,
     create_revision: u64,
     bytes: usize,
+    tags: Tags<'a>,
     value: &'a [u8],
 }
 
@@ -52,13 +53,18 @@ thread_local! {
         RefCell::new(Packer { encoder: Encoder::new(DICTIONARY), small: Vec::new(), entry: Vec::new() });
 }
 
-/// Gives `with` the form in which a value is kept, and room for an entry.
+/// Gives `with` the form in which a value is kept, its tags in front, and room for an entry.
 fn with_small<T>(value: &[u8], with: impl FnOnce(&[u8], &mut Vec<u8>) -> T) -> T {
     PACKER.with_borrow_mut(|Packer { encoder, small, entry }| {
         small.clear();
         entry.clear();
-        let is_shorter = value.len() >= COMPRESSED_MIN && encoder.compress(value, small);
-        let result = with(if is_shorter { small } else { value }, entry);
+        Tags::write(value, small);
+        let tags = small.len();
+        if value.len() < COMPRESSED_MIN || !encoder.compress(value, small) {
+            small.truncate(tags);
+            small.extend_from_slice(value);
+        }
+        let result = with(small, entry);
         for large in [small, entry].into_iter().filter(|kept| kept.capacity() > KEPT_MAX) {
             *large = Vec::new();
         }
@@ -67,9 +73,8 @@ fn with_small<T>(value: &[u8], with: impl FnOnce(&[u8], &mut Vec<u8>) -> T) -> T
 }
 
 impl Small {
-    pub(crate) fn of(value: &Bytes) -> Self {
-        let copy = |small: &[u8], _: &mut Vec<u8>| (small.len() < value.len()).then(|| Bytes::copy_from_slice(small));
-        Self(with_small(value, copy).unwrap_or_else(|| value.clone()))
+    pub(crate) fn of(value: &[u8]) -> Self {
+        Self(with_small(value, |small, _| small.into()))
     }
 }
 
@@ -80,7 +85,6 @@ impl Packed {
 
     /// `small` is of the value.
     pub(crate) fn with(kv: &KeyValue, Small(small): &Small) -> Self {
-        debug_assert!(small.len() <= kv.value.len());
         let mut entry = Vec::with_capacity(kv.key.len() + small.len() + 24);
         Self::write(&mut entry, &kv.key, (kv.create_revision, kv.mod_revision), kv.value.len(), small)
     }
@@ -102,7 +106,7 @@ impl Packed {
     }
 
     pub(crate) fn unpack(&self) -> KeyValue {
-        let Parts { mod_revision, create_revision, bytes, value } = self.parts();
+        let Parts { mod_revision, create_revision, bytes, value, .. } = self.parts();
         let value = match value.len() == bytes {
             true => Bytes::copy_from_slice(value),
             false => decompress_with_dict(value, bytes, DICTIONARY).expect("it was compressed here").into(),
@@ -125,6 +129,11 @@ impl Packed {
         self.parts().mod_revision
     }
 
+    /// Those of its labels.
+    pub(crate) fn tags(&self) -> Tags<'_> {
+        self.parts().tags
+    }
+
     /// Bytes of the value.
     pub(super) fn bytes(&self) -> u64 {
         self.parts().bytes as u64
@@ -137,7 +146,8 @@ impl Packed {
         let mod_revision = take(&mut rest);
         let create_revision = mod_revision.wrapping_sub(take(&mut rest));
         let bytes = take(&mut rest) as usize;
-        Parts { mod_revision, create_revision, bytes, value: rest }
+        let tags = Tags::take(&mut rest);
+        Parts { mod_revision, create_revision, bytes, tags, value: rest }
     }
 }
 
@@ -206,6 +216,6 @@ mod tests {
         };
         let (small, noise) = (size(object.into()), size(noise.collect()));
         assert!(small * 3 < object.len(), "{} bytes of {}", small, object.len());
-        assert!(noise <= 1000 + 8, "{noise}");
+        assert!(noise <= 1000 + 9, "{noise}");
     }
 }

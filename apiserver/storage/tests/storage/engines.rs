@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use apiserver_storage::{Condition, Event, Range, Store, StoreError, Txn, TxnOutcome, VALUE_BYTES_MAX, WatchStream};
+use apiserver_storage::{
+    Condition, Event, KeyValue, Range, Store, StoreError, Txn, TxnOutcome, VALUE_BYTES_MAX, WatchStream, labels::Wanted,
+};
 use futures_util::StreamExt;
 
 use crate::common::{Place, changes_until, delete, done, etcd::Cluster, put, range};
@@ -38,6 +40,7 @@ with_every_engine!(
     a_guard_must_be_as_it_was_read,
     bad_writes_are_refused,
     pages_are_of_one_revision,
+    labels_that_are_wanted,
     a_watch_tells_history_then_the_present,
     closing_ends_watches_and_writes,
     directories_are_counted,
@@ -132,6 +135,47 @@ async fn pages_are_of_one_revision(place: Place) {
     assert_eq!((rest.remaining, rest.revision), (0, first.revision));
     let future = store.range(Range { revision: Some(last + 1000), ..range("") }).await.unwrap_err();
     assert!(matches!(future, StoreError::Future { requested, current } if requested == last + 1000 && current >= last));
+}
+
+/// Ten objects of two colours: one colour is read and watched alone, by pages, at an old revision and after a restart.
+async fn labels_that_are_wanted(place: Place) {
+    let store = place.open().await;
+    let object = |n: usize, colour: &str| {
+        let padding = "x".repeat(100); // so that it is packed
+        format!(r#"{{"metadata":{{"labels":{{"colour":"{colour}","n":"{n}"}},"name":"{padding}"}}}}"#)
+    };
+    let mut written = Vec::new();
+    for n in 0..10 {
+        let value = object(n, ["red", "blue"][n % 2]);
+        written.push(done(&*store, put(&format!("/a/{n}"), Condition::Absent, &value)).await);
+    }
+    let red = || Wanted::default().and("colour", ["red"]);
+    let names = |items: &[KeyValue]| items.iter().map(|kv| kv.key[3..].to_owned()).collect::<String>();
+    let page = store.range(Range { limit: 2, wanted: red(), ..range("/a/") }).await.unwrap();
+    assert_eq!((names(&page.items), page.remaining), ("02".into(), 7), "what is behind is not looked at");
+    let mut watch = store.watch_wanted("/a/", written[9], red()).await.unwrap();
+    assert!(matches!(watch.next().await, Some(Ok(Event::Progress(_)))), "it is live");
+    // One that was red, one that becomes red, one that neither was nor is.
+    let left = done(&*store, put("/a/4", Condition::ModRevision(written[4]), &object(4, "blue"))).await;
+    let came = done(&*store, put("/a/5", Condition::ModRevision(written[5]), &object(5, "red"))).await;
+    let last = done(&*store, put("/a/7", Condition::ModRevision(written[7]), &object(7, "green"))).await;
+    let told = changes_until(&mut watch, last).await;
+    assert_eq!(told.iter().map(|change| change.0).collect::<Vec<_>>(), [left, came]);
+    let now = |store: Arc<dyn Store>| async move {
+        store.range(Range { wanted: Wanted::default().and("colour", ["red"]), ..range("/a/") }).await.unwrap()
+    };
+    let before = now(store.clone()).await;
+    assert_eq!((names(&before.items), before.remaining), ("02568".into(), 0));
+    assert_eq!(now(reopened(&place, store).await).await.items, before.items);
+}
+
+/// The store after a restart; one in memory as it is.
+async fn reopened(place: &Place, store: Arc<dyn Store>) -> Arc<dyn Store> {
+    if matches!(place, Place::Memory) {
+        return store;
+    }
+    store.close();
+    place.open().await
 }
 
 async fn a_watch_tells_history_then_the_present(place: Place) {

@@ -23,7 +23,7 @@ pub(crate) async fn done(store: &(impl Store + ?Sized), txn: Txn) -> u64 {
 }
 
 pub(crate) fn range(prefix: &str) -> Range {
-    Range { prefix: prefix.into(), after: None, limit: 0, revision: None }
+    Range { prefix: prefix.into(), ..Range::default() }
 }
 
 /// Where a store is: one that is closed can be opened again.
