@@ -8,10 +8,11 @@ use apiserver_cache::CacheServer;
 use apiserver_server::{ApiServer, Registry, TokenKey, Trust};
 use apiserver_storage::Store;
 use config::{AccessLog, Compat, FairnessConfig, GatewayConfig, Limits, Source};
+use http_body::Body as _;
 use observers::Observers;
 use proxy::{Body, Directory, Gateway, GatewayOptions, LocalService, ShardOptions, Upstream};
 use tokio::{runtime::Runtime, sync::mpsc};
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
     Failure, cli,
@@ -24,6 +25,8 @@ use crate::{
 
 /// Seats of the bundled API server unless told otherwise: upstream's 400 readers and 200 writers.
 const SEATS: u32 = 600;
+/// Bytes of a request's body that a worker of the gateway reads itself.
+const SMALL_BODY: u64 = 64 * 1024;
 /// The one shard.
 const SHARD: &str = "root";
 /// Workspaces that may wait to be noted by the observers.
@@ -56,6 +59,11 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
     let counting = counts.clone().run(StoreCounts(store.clone()), workspaces, shutdown.clone());
     runtime.spawn(counting);
 
+    let large = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("large-bodies")
+        .enable_all()
+        .build()?;
     let tls = Arc::new(tls);
     let mut reloader = Reloader::new(config.fairness.as_ref());
     let gateway = Gateway::start(GatewayOptions {
@@ -68,7 +76,7 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
         shards: vec![ShardOptions {
             name: SHARD.into(),
             seats: config.seats,
-            upstream: Upstream::Local(service(server, cache)),
+            upstream: Upstream::Local(service(server, cache, large.handle().clone())),
             observers: Some((counts, feed)),
         }],
         fairness: config.fairness,
@@ -91,6 +99,7 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
     shutdown.cancel();
     // A controller that is at work finishes its step; whatever it leaves is taken up at the next start.
     let _ = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(5), controllers).await });
+    large.shutdown_timeout(Duration::from_secs(1));
     runtime.shutdown_timeout(Duration::from_secs(1));
     store.close();
     Ok(())
@@ -168,16 +177,27 @@ fn server_options(url: &str, shutdown: &CancellationToken, tokens: Option<TokenK
 }
 
 /// API server and cache server as the gateway calls them. Nobody else can, so what it says of the user is believed.
-/// Their keys in the store begin differently, so they share it.
-fn service(server: ApiServer, cache: CacheServer) -> LocalService {
+/// Their keys in the store begin differently, so they share it. Requests with large bodies are `large`'s: megabytes
+/// of JSON take long to read and to check, and whatever else hangs on the gateway's worker would wait for it.
+fn service(server: ApiServer, cache: CacheServer, large: tokio::runtime::Handle) -> LocalService {
     LocalService::new(tower::service_fn(move |request: http::Request<Body>| {
-        let (server, cache) = (server.clone(), cache.clone());
-        async move {
-            let answer = match url::split(request.uri().path()) {
+        let (server, cache, large) = (server.clone(), cache.clone(), large.clone());
+        let is_small = request.body().size_hint().upper().is_some_and(|bytes| bytes <= SMALL_BODY);
+        let answer = async move {
+            match url::split(request.uri().path()) {
                 Ok(url::Target::Cache { .. }) => cache.handle(request, Trust::Gateway).await,
                 _ => server.handle(request, Trust::Gateway).await,
-            };
-            Ok(answer.map(Body::new))
+            }
+        };
+        async move {
+            if is_small {
+                return Ok(answer.await.map(Body::new));
+            }
+            // A client that leaves takes its request along, as on the worker.
+            match AbortOnDropHandle::new(large.spawn(answer)).await {
+                Ok(answer) => Ok(answer.map(Body::new)),
+                Err(error) => std::panic::resume_unwind(error.into_panic()),
+            }
         }
     }))
 }

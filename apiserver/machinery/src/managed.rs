@@ -22,7 +22,7 @@ pub use self::{
     set::{FieldSet, FieldSetError},
 };
 use self::{
-    entries::{Entries, Operation, Owned, Owner},
+    entries::{Entries, Operation, Owner},
     set::Step,
     typed::{Comparison, Kind},
 };
@@ -160,7 +160,8 @@ fn put_down(resource: &Resource, old: &Value, new: &Value, entries: &mut Entries
     let gained = gained.difference(&unowned());
     if !gained.is_empty() {
         let owned = entries.0.entry(writer.owner(Operation::Update)).or_default();
-        *owned = Owned { fields: owned.fields.union(&gained), time: writer.time() };
+        owned.fields.add(&gained);
+        owned.time = writer.time();
     }
     entries.drop_empty();
 }

@@ -170,3 +170,47 @@ async fn a_watch_that_comes_after_the_removal_of_its_cluster_ends() {
     let mut now = one.watch(&format!("{maps}&sendInitialEvents=false&resourceVersionMatch=NotOlderThan")).await;
     assert!(now.event().await.is_none());
 }
+
+/// Who names no resourceVersion is never told that somebody was faster (upstream's `GuaranteedUpdate`).
+#[tokio::test]
+async fn writers_without_a_precondition_all_get_through() {
+    let server = server().await;
+    let one = Client::new(&server, "one");
+    one.namespace("shop").await;
+    one.map("hot", "1").await;
+    let map = "/api/v1/namespaces/default/configmaps/hot";
+    let patches = (0..32).map(|n| {
+        let one = one.clone();
+        async move {
+            for round in 0..4 {
+                let patch = json!({"data": {(format!("k{n}")): format!("{round}")}});
+                one.merge(map, &patch).await.ok();
+            }
+        }
+    });
+    let labels = (0..6).map(|n| {
+        let one = one.clone();
+        async move {
+            for round in 0..16 {
+                let patch = json!({"metadata": {"labels": {(format!("k{n}")): format!("v{round}")}}});
+                one.merge("/api/v1/namespaces/shop", &patch).await.ok();
+            }
+        }
+    });
+    let creates = (0..32).map(|n| {
+        let one = one.clone();
+        async move {
+            let object = json!({"metadata": {"name": format!("m{n}")}});
+            one.post("/api/v1/namespaces/shop/configmaps", &object).await.ok();
+        }
+    });
+    futures_util::future::join3(
+        futures_util::future::join_all(patches),
+        futures_util::future::join_all(labels),
+        futures_util::future::join_all(creates),
+    )
+    .await;
+    let hot = one.get(map).await.ok();
+    assert_eq!(hot["data"].as_object().unwrap().len(), 33);
+    one.delete(map).await.ok();
+}

@@ -8,7 +8,7 @@ use apiserver_api::{
 use serde_json::{Value, json};
 
 use super::{
-    Entries, FieldSet, Kind, Operation, Owned, Owner, Writer, changes, put_down, put_entries, split, unowned, writable,
+    Entries, FieldSet, Kind, Operation, Owner, Writer, changes, put_down, put_entries, split, unowned, writable,
 };
 use crate::{
     decode,
@@ -109,7 +109,7 @@ fn merge(
     let owner = writer.owner(Operation::Apply);
     let before = entries.0.remove(&owner).unwrap_or_default();
     let wanted = writable(resource, writer.subresource, &kind.fields(config).0);
-    entries.0.insert(owner.clone(), Owned { fields: wanted, time: before.time });
+    entries.0.insert(owner.clone(), super::entries::Owned { fields: wanted, time: before.time });
     let new = prune(kind, &kind.merge(live, config), &entries, &before.fields);
 
     let changed = changes(resource, writer.subresource, live, &new);
@@ -141,7 +141,8 @@ fn prune(kind: Kind, merged: &Value, entries: &Entries, before: &FieldSet) -> Va
     }
     let whole = |value: &Value| kind.with_structs(&kind.fields(value).0);
     let had = kind.with_structs(before);
-    let owned = entries.0.values().fold(FieldSet::default(), |all, owned| all.union(&owned.fields));
+    let mut owned = FieldSet::default();
+    entries.0.values().for_each(|others| owned.add(&others.fields));
     let all = whole(merged);
     let pruned = kind.without(merged, &had);
     // What is owned now comes back ...

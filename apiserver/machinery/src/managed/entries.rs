@@ -140,12 +140,13 @@ impl Entries {
         // One more than the surplus: the united entry is one too.
         for owner in updaters.into_iter().take(surplus + 1) {
             if let Some(owned) = self.0.remove(&owner) {
-                ancient = Owned { fields: ancient.fields.union(&owned.fields), time: owned.time };
+                ancient.fields.add(&owned.fields);
+                ancient.time = owned.time;
             }
         }
         let owner = Owner { operation: Operation::Update, manager: ANCIENT.into(), subresource: String::new() };
         if let Some(before) = self.0.remove(&owner) {
-            ancient.fields = ancient.fields.union(&before.fields);
+            ancient.fields.add(&before.fields);
         }
         self.0.insert(owner, ancient);
     }
@@ -208,6 +209,18 @@ mod tests {
         let mut old = entry_of("a", "Apply", "");
         old["apiVersion"] = json!("v0");
         assert_eq!(Entries::parse(Some(&json!([old])), "v1"), Ok(Entries::default()));
+    }
+
+    /// When each union copied what had been united before, longer than anybody waits for a test.
+    #[test]
+    fn very_many_updates_become_one() {
+        let list: Vec<Value> =
+            (0..60_000).map(|n| entry_of(&format!("m{n}"), "Update", "2026-01-01T00:00:00Z")).collect();
+        let mut entries = Entries::parse(Some(&json!(list)), "v1").unwrap();
+        entries.cap();
+        assert_eq!(entries.0.len(), UPDATERS_MAX);
+        let fields: usize = entries.0.values().map(|owned| owned.fields.paths().len()).sum();
+        assert_eq!(fields, 60_000);
     }
 
     #[test]

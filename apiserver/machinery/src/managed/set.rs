@@ -143,17 +143,22 @@ impl FieldSet {
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         let mut all = self.clone();
+        all.add(other);
+        all
+    }
+
+    /// Adds what is in the other one. Costs what that is large, however much is here: many can be united.
+    pub(crate) fn add(&mut self, other: &Self) {
         for (step, node) in &other.0 {
-            match all.0.entry(step.clone()) {
+            match self.0.entry(step.clone()) {
                 Entry::Vacant(place) => drop(place.insert(node.clone())),
                 Entry::Occupied(mut mine) => {
                     let mine = mine.get_mut();
                     mine.is_member |= node.is_member;
-                    mine.below = mine.below.union(&node.below);
+                    mine.below.add(&node.below);
                 }
             }
         }
-        all
     }
 
     /// What is in both.

@@ -10,7 +10,7 @@ use apiserver_storage::{Condition, Txn, TxnOutcome};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde_json::Value;
 
-use super::{Collection, Object, ObjectKey, Page, Registry, lifecycle, object, store_status, write::ATTEMPTS};
+use super::{Collection, Object, ObjectKey, Page, Registry, lifecycle, object, store_status};
 use crate::{clock, errors};
 
 /// Objects of a collection that are deleted concurrently.
@@ -50,7 +50,8 @@ impl Registry {
         key: &ObjectKey,
         options: &DeleteOptions,
     ) -> Result<Deleted, Status> {
-        for _ in 0..ATTEMPTS {
+        // Until nobody is faster, as [`Registry::modify`].
+        loop {
             let current = self.get(resource, key).await?;
             let mut value = current.stored()?;
             check_preconditions(options, &current, &value)?;
@@ -75,7 +76,6 @@ impl Registry {
                 return Ok(Deleted::Terminating(written));
             }
         }
-        Err(errors::stale(resource, &key.name))
     }
 
     /// Deletes every selected object of a collection, many at a time so that their writes share commits, each by

@@ -14,8 +14,6 @@ use serde_json::Value;
 use super::{Object, ObjectKey, Registry, lifecycle, object, store_status};
 use crate::{clock, errors};
 
-/// How often a write is tried again when the object changed meanwhile (upstream: 5 for patches).
-pub(super) const ATTEMPTS: usize = 6;
 /// How many generated names are tried before the collision is told (upstream v1.30).
 const NAME_ATTEMPTS: usize = 8;
 
@@ -91,7 +89,7 @@ impl Registry {
     ) -> Result<Object, Status> {
         let given = !name(&object).is_empty();
         let entries = managed::take_entries(&mut object);
-        let (mut taken, mut unguarded) = (0, 0);
+        let mut taken = 0;
         // For all attempts.
         let mut charge = None;
         loop {
@@ -117,12 +115,7 @@ impl Registry {
                     }
                 }
                 // Its namespace or cluster has changed, perhaps to its end: look again.
-                Inserted::Unguarded => {
-                    unguarded += 1;
-                    if unguarded >= ATTEMPTS {
-                        return Err(errors::stale(resource, &name));
-                    }
-                }
+                Inserted::Unguarded => {}
             }
         }
     }
@@ -178,8 +171,9 @@ impl Registry {
 
     /// Changes an object: `change` gets it as clients see it (`None` when it is missing and may be created) and
     /// returns what it shall be. A write that changes nothing is none and keeps the resourceVersion. When somebody
-    /// else was faster, `change` is asked again, up to five times; a resourceVersion that it sets by itself is a
-    /// precondition.
+    /// else was faster, `change` is asked again, as often as it takes (as upstream's `GuaranteedUpdate`): each time
+    /// somebody's write has gone through, and a request has its deadline. A resourceVersion that `change` sets by itself
+    /// is a precondition.
     ///
     /// # Errors
     /// Those of `change`, and those of [`Registry::update`].
@@ -193,7 +187,7 @@ impl Registry {
     where
         F: FnMut(Option<&Value>) -> Result<Value, Status> + Send,
     {
-        for _ in 0..ATTEMPTS {
+        loop {
             let Some(current) = self.find(resource, key).await? else {
                 if !(options.may_create && options.subresource.is_empty()) {
                     return Err(errors::not_found(resource, &key.name));
@@ -215,7 +209,6 @@ impl Registry {
                 return Ok(Written { object, created: false });
             }
         }
-        Err(errors::stale(resource, &key.name))
     }
 
     /// Creates an object under the name of the URL; `None` when somebody else was faster.
