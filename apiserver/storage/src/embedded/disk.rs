@@ -102,10 +102,17 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
 
 /// Opens the file for the one who may write, and looks whether its pages are whole.
 pub(super) fn open_exclusively(path: &Path) -> Result<(File, Connection), OpenError> {
-    let lock = take_lock(path)?;
+    // Whoever comes by another name shall meet the same lock; SQLite follows links for its side files too.
+    let path = &path.canonicalize().unwrap_or_else(|_| path.into());
     let wal = with_suffix(path, "-wal");
     let size = |path: &Path| path.metadata().map_or(0, |m| m.len());
     let unclean = size(&wal) > 0;
+    if unclean && size(path) == 0 {
+        // The file has its tables before it has a log. SQLite would take it for new, and write over the log.
+        let reason = "it is empty or missing, and the -wal file beside it is not".into();
+        return Err(OpenError::Damaged { path: path.clone(), reason });
+    }
+    let lock = take_lock(path)?;
     let fail = |error: rusqlite::Error| explain(path, error);
 
     let mut writer = Connection::open(path).map_err(fail)?;

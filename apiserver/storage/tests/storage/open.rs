@@ -35,8 +35,27 @@ async fn a_second_engine_is_kept_out() {
     let path = filled(dir.path()).await;
     let first = Embedded::open(&path).unwrap();
     assert!(matches!(refused(&path), OpenError::InUse { .. }));
+    let link = dir.path().join("store.db");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    assert!(matches!(refused(&link), OpenError::InUse { .. }), "by another name");
     drop(first);
     assert_eq!(Embedded::open(&path).unwrap().count("/a/"), 200);
+}
+
+#[tokio::test]
+async fn a_log_whose_file_is_gone_is_not_written_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, lost) = (dir.path().join("store.db"), dir.path().join("lost.db"));
+    let store = Embedded::open(&path).unwrap();
+    done(&store, put("/a/b", Condition::Absent, "acknowledged")).await;
+    let log = dir.path().join("lost.db-wal");
+    std::fs::copy(dir.path().join("store.db-wal"), &log).unwrap();
+    let before = std::fs::read(&log).unwrap();
+    assert!(!before.is_empty());
+    assert!(matches!(refused(&lost), OpenError::Damaged { .. }), "missing");
+    std::fs::write(&lost, "").unwrap();
+    assert!(matches!(refused(&lost), OpenError::Damaged { .. }), "empty");
+    assert_eq!(std::fs::read(&log).unwrap(), before);
 }
 
 #[tokio::test]
