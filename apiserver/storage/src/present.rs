@@ -20,6 +20,8 @@ use crate::{Event, StoreError, StoreFuture, WatchStream, labels::Wanted, tree::T
 
 mod history;
 mod hub;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 #[cfg(test)]
@@ -111,17 +113,24 @@ impl Present {
     pub(crate) fn replace(&self, state: State) {
         let mut hub = lock(&self.hub);
         let oldest = state.revision;
-        hub.end(&StoreError::Compacted { requested: self.revision(), oldest });
-        *hub = Hub::new(oldest);
+        hub.restart(oldest, &StoreError::Compacted { requested: self.revision(), oldest });
         *lock(&self.kept) = history::Kept::default();
         self.state.store(Arc::new(state));
         self.delivered.store(oldest, Ordering::Release);
         self.reached.send_replace(oldest);
     }
 
+    /// How often everything was replaced: revisions of different epochs have nothing to do with each other.
+    pub(crate) fn epoch(&self) -> u64 {
+        lock(&self.hub).epoch()
+    }
+
     /// The oldest revision that can be read or watched from.
     pub(crate) fn oldest(&self) -> u64 {
-        let hub = lock(&self.hub);
+        self.oldest_of(&lock(&self.hub))
+    }
+
+    fn oldest_of(&self, hub: &Hub) -> u64 {
         let compacted = self.state.load().compacted;
         if self.past.is_some() { compacted } else { compacted.max(hub.floor()) }
     }

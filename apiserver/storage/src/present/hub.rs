@@ -36,7 +36,10 @@ pub(crate) struct Hub {
     revision: u64,
     watchers: HashMap<Arc<str>, Vec<Registration>>,
     registered: u32,
+    /// Of the next registration; never given twice.
     next_id: u64,
+    /// How often everything was replaced.
+    epoch: u64,
     round: u64,
     closed: bool,
 }
@@ -107,9 +110,23 @@ impl Hub {
             watchers: HashMap::new(),
             registered: 0,
             next_id: 0,
+            epoch: 0,
             round: 0,
             closed: false,
         }
+    }
+
+    /// Ends all watches and forgets all changes: what follows is another history, which begins at this revision. Ids go
+    /// on, since watches that have ended are dropped, and unregister, at any time after.
+    pub(super) fn restart(&mut self, revision: u64, error: &StoreError) {
+        self.end(error);
+        let (next_id, epoch, closed) = (self.next_id, self.epoch + 1, self.closed);
+        *self = Self { next_id, epoch, closed, ..Self::new(revision) };
+    }
+
+    /// Which history this is, if there was more than one.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// The ring holds every change after this revision.
@@ -170,15 +187,19 @@ impl Hub {
         }
     }
 
-    /// Brings a watcher that has everything up to `cursor` one step further.
+    /// Brings a watcher that has everything of an epoch up to `cursor` one step further.
     pub(super) fn catch_up(
         &mut self,
         (prefix, wanted): (&Arc<str>, &Arc<Wanted>),
-        cursor: u64,
+        (epoch, cursor): (u64, u64),
         buffer: &Arc<Buffer>,
     ) -> Result<CatchUp, StoreError> {
         if self.closed {
             return Err(StoreError::Closed);
+        }
+        if self.epoch != epoch {
+            // Revisions of another history say nothing here, even if they are later than those of this one.
+            return Err(StoreError::Compacted { requested: cursor, oldest: self.floor });
         }
         if cursor >= self.revision {
             let id = self.next_id;

@@ -22,7 +22,10 @@ pub(super) fn open(
     after: u64,
     wanted: Wanted,
 ) -> Result<WatchStream, StoreError> {
-    let (oldest, current) = (present.oldest(), present.revision());
+    let (oldest, current, epoch) = {
+        let hub = lock(&present.hub);
+        (present.oldest_of(&hub), present.revision(), hub.epoch())
+    };
     if after < oldest {
         return Err(StoreError::Compacted { requested: after, oldest });
     }
@@ -33,6 +36,7 @@ pub(super) fn open(
         present: present.clone(),
         prefix: prefix.into(),
         wanted: wanted.into(),
+        epoch,
         cursor: after,
         caught: VecDeque::new(),
         buffer: Arc::default(),
@@ -51,6 +55,8 @@ struct Watch {
     present: Arc<Present>,
     prefix: Arc<str>,
     wanted: Arc<Wanted>,
+    /// The history that it began in.
+    epoch: u64,
     /// Everything up to here was delivered or is in `caught`.
     cursor: u64,
     caught: VecDeque<Event>,
@@ -92,7 +98,8 @@ impl Watch {
 
     async fn catch_up(&mut self) -> Result<(), StoreError> {
         // Bound to a name: the guard must not live across the await below.
-        let step = lock(&self.present.hub).catch_up((&self.prefix, &self.wanted), self.cursor, &self.buffer)?;
+        let (what, from) = ((&self.prefix, &self.wanted), (self.epoch, self.cursor));
+        let step = lock(&self.present.hub).catch_up(what, from, &self.buffer)?;
         match (step, &self.present.past) {
             (CatchUp::Live(id), _) => self.live = Some(id),
             (CatchUp::Events(events, upto), _) => (self.caught, self.cursor) = (events, upto),
