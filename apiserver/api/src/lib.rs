@@ -16,6 +16,7 @@ pub mod user;
 pub use self::{
     cluster::{ClusterName, ClusterNameError},
     list_options::ListOptions,
+    percent::query_pairs,
     request_info::{RequestInfo, Verb},
     status::{Reason, Status},
     user::UserInfo,

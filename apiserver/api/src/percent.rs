@@ -25,7 +25,7 @@ pub(crate) fn malformed(text: &str) -> Option<usize> {
 
 /// The pairs of a raw query, decoded, in order. As Go's `url.ParseQuery`: a pair with a semicolon or a
 /// malformed escape is left out.
-pub(crate) fn query_pairs(query: &str) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
+pub fn query_pairs(query: &str) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
     raw_pairs(query).filter_map(|(key, value)| Some((query_part(key)?, query_part(value)?)))
 }
 

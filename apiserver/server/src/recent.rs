@@ -1,8 +1,8 @@
 //! What was made of recent changes, for all who watch: a change that a thousand watches are told is parsed once for
 //! their selectors and written once for their clients.
 //!
-//! Bounded in bytes; what has been pushed out is made again. A change is known by key and revision, and what is made
-//! of it depends on nothing else.
+//! Bounded in bytes; what has been pushed out is made again. A change is known by key, revision and the store's epoch,
+//! and what is made of it depends on nothing else.
 
 use std::sync::Arc;
 
@@ -24,6 +24,7 @@ const OBJECTS: usize = 1000;
 /// An object at a revision, and group and version of its resource: what is stored once may be shown in several.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Id {
+    epoch: u64,
     revision: u64,
     key: Key,
     group: &'static str,
@@ -72,29 +73,30 @@ impl Default for Recent {
 }
 
 impl Recent {
-    /// The frame of an event, written unless somebody has.
+    /// The frame of an event of this epoch, written unless somebody has.
     pub(crate) fn frame(
         &self,
+        epoch: u64,
         object: &Object,
         frame: Frame,
         write: impl FnOnce() -> Result<Bytes, Status>,
     ) -> Result<Bytes, Status> {
-        self.frames.get_or_insert_with(&(id(object), frame), write)
+        self.frames.get_or_insert_with(&(id(epoch, object), frame), write)
     }
 
-    /// The stored bytes of an object as they are parsed.
+    /// The stored bytes of an object of this epoch as they are parsed.
     ///
     /// # Errors
     /// 500 when they are no JSON.
-    pub(crate) fn parsed(&self, object: &Object) -> Result<Arc<Value>, Status> {
+    pub(crate) fn parsed(&self, epoch: u64, object: &Object) -> Result<Arc<Value>, Status> {
         let parse = || object.stored().map(|value| (object.stored_bytes() as u64, Arc::new(value)));
-        self.parsed.get_or_insert_with(&id(object), parse).map(|(_, value)| value)
+        self.parsed.get_or_insert_with(&id(epoch, object), parse).map(|(_, value)| value)
     }
 }
 
-fn id(object: &Object) -> Id {
+fn id(epoch: u64, object: &Object) -> Id {
     let (group, version) = (object.resource().group, object.resource().version);
-    Id { revision: object.revision(), key: object.storage_key().clone(), group, version }
+    Id { epoch, revision: object.revision(), key: object.storage_key().clone(), group, version }
 }
 
 #[cfg(test)]
@@ -126,12 +128,14 @@ mod tests {
             ("a", 5, whole.clone(), "1"),
         ];
         for (n, (name, revision, frame, expected)) in cases.into_iter().enumerate() {
-            let written = recent.frame(&object(name, revision, "{}"), frame, || Ok((n + 1).to_string().into()));
+            let written = recent.frame(0, &object(name, revision, "{}"), frame, || Ok((n + 1).to_string().into()));
             assert_eq!(written.unwrap(), expected);
         }
         let refused = || Err(Status::internal_error("no"));
-        recent.frame(&object("c", 5, "{}"), whole.clone(), refused).unwrap_err();
-        assert_eq!(recent.frame(&object("c", 5, "{}"), whole, || Ok("c".into())).unwrap(), "c");
+        recent.frame(0, &object("c", 5, "{}"), whole.clone(), refused).unwrap_err();
+        assert_eq!(recent.frame(0, &object("c", 5, "{}"), whole.clone(), || Ok("c".into())).unwrap(), "c");
+        // A store that was restored gives the revision a second time.
+        assert_eq!(recent.frame(1, &object("c", 5, "{}"), whole, || Ok("d".into())).unwrap(), "d");
     }
 
     #[test]
@@ -140,7 +144,7 @@ mod tests {
         let frame = Frame { kind: "ADDED", partial: None, format: BodyFormat::Json };
         for revision in 0..2000 {
             let write = || Ok(Bytes::from(vec![0; 10_000]));
-            recent.frame(&object("a", revision, "{}"), frame.clone(), write).unwrap();
+            recent.frame(0, &object("a", revision, "{}"), frame.clone(), write).unwrap();
         }
         assert!(recent.frames.weight() <= FRAMES_BYTES_MAX, "{}", recent.frames.weight());
         assert!(recent.frames.weight() > FRAMES_BYTES_MAX / 4, "{}", recent.frames.weight());
@@ -149,8 +153,9 @@ mod tests {
     #[test]
     fn an_object_is_parsed_once() {
         let recent = Recent::default();
-        let [first, second] = [(); 2].map(|()| recent.parsed(&object("a", 5, r#"{"a":1}"#)).unwrap());
+        let [first, second] = [(); 2].map(|()| recent.parsed(0, &object("a", 5, r#"{"a":1}"#)).unwrap());
         assert!(Arc::ptr_eq(&first, &second) && first["a"] == 1);
-        recent.parsed(&object("a", 6, "{")).unwrap_err();
+        assert_eq!(recent.parsed(1, &object("a", 5, r#"{"a":2}"#)).unwrap()["a"], 2);
+        recent.parsed(0, &object("a", 6, "{")).unwrap_err();
     }
 }

@@ -34,6 +34,9 @@ impl Store for Paused {
     fn revision(&self) -> u64 {
         self.inner.revision()
     }
+    fn epoch(&self) -> u64 {
+        self.inner.epoch()
+    }
     fn reached(&self, revision: u64) -> StoreFuture<'_, ()> {
         self.inner.reached(revision)
     }

@@ -137,6 +137,10 @@ impl Store for Embedded {
         self.shared.present.revision()
     }
 
+    fn epoch(&self) -> u64 {
+        self.shared.present.epoch()
+    }
+
     fn reached(&self, revision: u64) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             self.shared.present.reached(revision).await;

@@ -129,6 +129,10 @@ impl Store for Etcd {
         self.shared.present.revision()
     }
 
+    fn epoch(&self) -> u64 {
+        self.shared.present.epoch()
+    }
+
     fn reached(&self, revision: u64) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             // What nobody may have written here is learnt of by asking.

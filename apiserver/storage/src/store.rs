@@ -188,6 +188,9 @@ pub trait Store: Send + Sync + 'static {
     /// The latest revision whose changes are visible here. Starts at 1 in an empty store. Where several servers share
     /// a store another one may be further; reads and watches catch up by themselves.
     fn revision(&self) -> u64;
+    /// Grows when everything had to be read anew, as from an etcd that was restored from a backup: from then on revisions
+    /// may be given a second time. Watches end there; what is read while it stays the same is of one history.
+    fn epoch(&self) -> u64;
     /// Resolves once [`Store::revision`] has come to `revision`, which may be never: the caller sets the deadline.
     fn reached(&self, revision: u64) -> StoreFuture<'_, ()>;
     /// Reads one key as it is now.

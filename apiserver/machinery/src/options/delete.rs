@@ -3,6 +3,7 @@
 use apiserver_api::{
     Status,
     field::{Error, Path},
+    query_pairs,
 };
 use serde_json::{Value, json};
 
@@ -78,7 +79,7 @@ impl DeleteOptions {
 
 fn query_object(query: &str) -> Value {
     let (mut object, mut dry_runs) = (json!({}), Vec::new());
-    for (key, value) in form_urlencoded::parse(query.as_bytes()) {
+    for (key, value) in query_pairs(query) {
         match &*key {
             "propagationPolicy" => set(&mut object, "propagationPolicy", &*value),
             "orphanDependents" if !value.is_empty() => set(&mut object, "orphanDependents", parse_bool(&value)),

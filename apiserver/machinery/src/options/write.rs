@@ -3,6 +3,7 @@
 use apiserver_api::{
     Status,
     field::{Error, Path},
+    query_pairs,
 };
 use serde_json::json;
 
@@ -57,7 +58,7 @@ impl WriteOptions {
     /// 422 naming `CreateOptions`, `UpdateOptions` or `PatchOptions` (api-server.md 2.8).
     pub fn parse(verb: WriteVerb, query: &str) -> Result<Self, Status> {
         let (mut options, mut errors, mut dry_runs) = (Self::default(), Vec::new(), Vec::new());
-        for (key, value) in form_urlencoded::parse(query.as_bytes()) {
+        for (key, value) in query_pairs(query) {
             match &*key {
                 "dryRun" => dry_runs.push(value.into_owned()),
                 "fieldManager" => {

@@ -67,18 +67,21 @@ pub(crate) async fn watch(call: &Call<'_>, resource: &'static Resource) -> Resul
         registry: call.registry.clone(),
         marks: options.send_initial_events == Some(true),
         sent: call.server.metrics().events(resource),
+        epoch: 0,
         events: None,
     };
     let opened = match start {
         Ok(start) => {
-            call.registry.watch(resource, &call.collection(), WatchOptions { selector: options.selector, start }).await
+            let options = WatchOptions { selector: options.selector, start };
+            call.registry.watch_of_epoch(resource, &call.collection(), options).await
         }
         Err(status) => Err(status),
     };
     let body = match opened {
-        Ok(events) => Body::stream(stream::unfold(Frames { events: Some(events), ..frames }, |mut f| async move {
-            f.next().await.map(|bytes| (bytes, f))
-        })),
+        Ok((events, epoch)) => {
+            let frames = Frames { events: Some(events), epoch, ..frames };
+            Body::stream(stream::unfold(frames, |mut f| async move { f.next().await.map(|bytes| (bytes, f)) }))
+        }
         Err(status) => {
             let mut out = Vec::new();
             form.write_error(&mut out, &status);
@@ -132,6 +135,8 @@ struct Frames {
     marks: bool,
     /// Counts the events of this resource.
     sent: Arc<AtomicU64>,
+    /// The store's, that the objects are of.
+    epoch: u64,
     /// `None` once the watch is over.
     events: Option<WatchStream>,
 }
@@ -200,7 +205,9 @@ impl Frames {
         let columns = std::mem::take(&mut self.columns);
         // Of the initial state nobody else may be told just now.
         let written = match self.form.shared(kind).filter(|_| live) {
-            Some(frame) => self.registry.recent().frame(object, frame, || self.write(kind, object, columns)),
+            Some(frame) => {
+                self.registry.recent().frame(self.epoch, object, frame, || self.write(kind, object, columns))
+            }
             None => self.write(kind, object, columns),
         };
         match written {

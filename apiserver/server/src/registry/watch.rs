@@ -64,6 +64,17 @@ impl Registry {
         of: &Collection,
         options: WatchOptions,
     ) -> Result<WatchStream, Status> {
+        Ok(self.watch_of_epoch(resource, of, options).await?.0)
+    }
+
+    /// The same, and the epoch of the store that all its objects are of.
+    pub(crate) async fn watch_of_epoch(
+        &self,
+        resource: &'static Resource,
+        of: &Collection,
+        options: WatchOptions,
+    ) -> Result<(WatchStream, u64), Status> {
+        let epoch = self.store.epoch();
         let Span { mut prefix, place_at, scattered } = self.span(resource, of)?;
         // A copy does not go with the cluster of this server that happens to have the same name.
         let cluster = of.cluster.as_ref().filter(|_| !resource.is_copy);
@@ -78,6 +89,7 @@ impl Registry {
             registry: self.clone(),
             resource,
             of: of.clone(),
+            epoch,
             place_at,
             prefix: String::new(),
             selector: options.selector,
@@ -110,7 +122,8 @@ impl Registry {
         if state.pending.is_empty() && state.rest.is_none() {
             state.open().await?;
         }
-        Ok(Box::pin(stream::unfold(state, |mut state| async move { state.next().await.map(|item| (item, state)) })))
+        let events = stream::unfold(state, |mut state| async move { state.next().await.map(|item| (item, state)) });
+        Ok((Box::pin(events), epoch))
     }
 }
 
@@ -118,6 +131,8 @@ struct State {
     registry: Registry,
     resource: &'static Resource,
     of: Collection,
+    /// Of all that was read, and of what is told.
+    epoch: u64,
     place_at: usize,
     prefix: String,
     selector: Selector,
@@ -146,7 +161,14 @@ impl State {
         let watch = self.registry.store.watch_wanted(&self.prefix, self.seen, wanted(&self.selector, &self.mandatory));
         let stream = watch.await.map_err(|e| self.refusal(e))?;
         self.source = Some(stream);
-        Ok(())
+        self.check_epoch()
+    }
+
+    /// # Errors
+    /// 410 once the store was read anew: what is told next has nothing to do with what was told.
+    fn check_epoch(&self) -> Result<(), Status> {
+        let store = &self.registry.store;
+        if store.epoch() == self.epoch { Ok(()) } else { Err(errors::expired_watch(self.seen, store.revision())) }
     }
 
     /// Reads the next page of the initial state; the revision of that.
@@ -158,6 +180,7 @@ impl State {
             Some(token) => options.continue_token = token,
             None => self.rest = None,
         }
+        self.check_epoch()?;
         Ok(page.revision)
     }
 
@@ -242,7 +265,7 @@ impl State {
         match object.matches_unparsed(&self.selector) {
             Some(matches) => Ok(matches),
             // Once for all who watch.
-            None => Ok(self.selector.matches(&*self.registry.recent.parsed(object)?)),
+            None => Ok(self.selector.matches(&*self.registry.recent.parsed(self.epoch, object)?)),
         }
     }
 

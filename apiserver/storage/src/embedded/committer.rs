@@ -22,6 +22,9 @@ use crate::{
     tree::{Packed, Small},
 };
 
+#[cfg(test)]
+mod tests;
+
 /// Bounds of one commit.
 const BATCH_OPS_MAX: usize = 512;
 const BATCH_BYTES_MAX: usize = 8 << 20;
@@ -29,6 +32,8 @@ const BATCH_BYTES_MAX: usize = 8 << 20;
 const TRIM_STEP: u32 = 128;
 /// Longest sleep towards an expiry, so that a step of the wall clock is noticed.
 const EXPIRY_SLEEP_MAX: Duration = Duration::from_secs(1);
+/// How long nothing is begun here, after the disk was found to be full. What callers ask for is always tried.
+const FULL_PAUSE: Duration = Duration::from_secs(1);
 
 /// When (milliseconds since 1970) which version of which key goes.
 pub(super) type Expiry = (u64, u64, Key);
@@ -46,6 +51,8 @@ pub(super) struct Committer {
     writer: Option<Connection>,
     trimmed: u64,
     expiries: BTreeSet<Expiry>,
+    /// The disk was full: no sooner than this, expired keys are deleted and history is trimmed.
+    full_until: Option<Instant>,
 }
 
 /// A commit in the making.
@@ -63,7 +70,8 @@ enum Answer {
 impl Committer {
     pub(super) fn new(shared: Arc<Shared>, writer: Option<(Connection, u64)>, expiries: Vec<Expiry>) -> Self {
         let (writer, trimmed) = writer.unzip();
-        Self { shared, writer, trimmed: trimmed.unwrap_or(0), expiries: expiries.into_iter().collect() }
+        let (trimmed, expiries) = (trimmed.unwrap_or(0), expiries.into_iter().collect());
+        Self { shared, writer, trimmed, expiries, full_until: None }
     }
 
     /// Works until the queue is closed and empty, and gives the connection back.
@@ -74,7 +82,7 @@ impl Committer {
                 ops.into_iter().for_each(|op| op.refuse(StoreError::Poisoned(reason.clone())));
                 continue;
             }
-            self.commit(ops);
+            self.commit(ops, Instant::now());
             self.hold_back();
         }
         self.writer.take()
@@ -82,7 +90,7 @@ impl Committer {
 
     fn wait(&self) -> Option<Vec<Op>> {
         let (mut ops, mut bytes) = (0, 0);
-        self.shared.queue.take(self.alarm(), |op| {
+        self.shared.queue.take(self.alarm(Instant::now()), |op| {
             ops += 1;
             bytes += op.bytes();
             ops == 1 || (ops <= BATCH_OPS_MAX && bytes <= BATCH_BYTES_MAX)
@@ -90,29 +98,32 @@ impl Committer {
     }
 
     /// When to go on even if nobody asks for anything.
-    fn alarm(&self) -> Option<Instant> {
-        let now = Instant::now();
+    fn alarm(&self, now: Instant) -> Option<Instant> {
         if self.shared.poison.get().is_some() {
             return None;
         }
-        if self.writer.is_some() && self.trimmed < self.shared.present.state().compacted {
-            return Some(now);
-        }
-        let (at, ..) = self.expiries.first()?;
-        let rest = Duration::from_millis(at.saturating_sub(unix_ms()));
-        Some(now + rest.min(EXPIRY_SLEEP_MAX))
+        let at = if self.writer.is_some() && self.trimmed < self.shared.present.state().compacted {
+            now
+        } else {
+            let (at, ..) = self.expiries.first()?;
+            now + Duration::from_millis(at.saturating_sub(unix_ms())).min(EXPIRY_SLEEP_MAX)
+        };
+        Some(self.full_until.map_or(at, |until| at.max(until)))
     }
 
-    fn commit(&mut self, ops: Vec<Op>) {
+    fn commit(&mut self, ops: Vec<Op>, now: Instant) {
+        let pauses = self.full_until.is_some_and(|until| now < until);
         let before = self.shared.present.state();
         let mut batch = Batch { next: State::clone(&before), events: Vec::new(), answers: Vec::new() };
-        let spent = self.expire(&mut batch);
+        let spent = if pauses { Vec::new() } else { self.expire(&mut batch) };
         ops.into_iter().for_each(|op| batch.take(op));
-        let trimmed = match self.persist(&before, &batch) {
+        let trimmed = match self.persist(&before, &batch, pauses) {
             Ok(trimmed) => trimmed,
             // Rolled back before anything was synced: what the disk holds is known.
             Err(error) if disk::is_full(&error) => {
-                tracing::warn!("the disk of the store is full; writes are refused until there is room");
+                if self.full_until.replace(now + FULL_PAUSE).is_none() {
+                    tracing::warn!("the disk of the store is full; writes are refused until there is room");
+                }
                 batch.answers.into_iter().for_each(|a| a.refuse(StoreError::Full));
                 return;
             }
@@ -153,9 +164,9 @@ impl Committer {
     }
 
     /// Writes the batch and a step of the compaction in one transaction; returns how far that has come.
-    fn persist(&mut self, before: &State, batch: &Batch) -> rusqlite::Result<u64> {
+    fn persist(&mut self, before: &State, batch: &Batch, pauses: bool) -> rusqlite::Result<u64> {
         let next = &batch.next;
-        let trimming = self.trimmed < next.compacted;
+        let trimming = self.trimmed < next.compacted && !pauses;
         let Some(writer) = &mut self.writer else { return Ok(next.compacted) };
         if batch.events.is_empty() && !trimming {
             return Ok(self.trimmed);
@@ -173,6 +184,10 @@ impl Committer {
             log::set_meta(&tx, &meta)?;
         }
         tx.commit()?;
+        // Not in the pause: where a small write fits, the next one may not.
+        if !pauses && self.full_until.take().is_some() {
+            tracing::info!("the disk of the store has room again; writes are taken");
+        }
         // An estimate until the next checkpoint says how many there are: one page more for each row.
         let bytes: usize = batch.events.iter().map(|(event, _)| event.written()).sum();
         let pages = bytes as u64 / u64::from(keeper::PAGE_BYTES) + batch.events.len() as u64;
