@@ -6,7 +6,7 @@ use apiserver_api::Status;
 use apiserver_machinery::{Resource, selector::Selector};
 use apiserver_server::{
     Registry,
-    registry::{Collection, Object, ObjectKey, WatchEvent, WatchOptions, WatchStart},
+    registry::{Collection, Informing, Object, ObjectKey, WatchEvent, WatchOptions, WatchStart},
 };
 use futures_util::{StreamExt, stream::SelectAll};
 use tokio_util::sync::CancellationToken;
@@ -58,24 +58,38 @@ impl Source {
 
 /// Runs a controller until `shutdown`. Each key is looked at by one task at a time; a change during the look
 /// leads to another one.
-pub(crate) async fn run<R: Reconcile>(registry: Registry, reconciler: Arc<R>, shutdown: CancellationToken) {
-    let mut queue = Queue::new();
-    while !shutdown.is_cancelled() {
-        let ended = shutdown.run_until_cancelled(session(&registry, &reconciler, &mut queue)).await;
-        let Some(status) = ended else { break };
-        tracing::warn!(error = %status, "a controller's watch ended, beginning anew");
-        shutdown.run_until_cancelled(tokio::time::sleep(REWATCH_AFTER)).await;
+pub(crate) fn run<R: Reconcile>(
+    registry: &Registry,
+    reconciler: R,
+    shutdown: &CancellationToken,
+) -> impl Future<Output = ()> + Send + use<R> {
+    let (registry, reconciler, shutdown) = (registry.clone(), Arc::new(reconciler), shutdown.clone());
+    let mut informing = Some(registry.informing());
+    async move {
+        let mut queue = Queue::new();
+        while !shutdown.is_cancelled() {
+            let session = session(&registry, &reconciler, &mut queue, &mut informing);
+            let Some(status) = shutdown.run_until_cancelled(session).await else { break };
+            tracing::warn!(error = %status, "a controller's watch ended, beginning anew");
+            shutdown.run_until_cancelled(tokio::time::sleep(REWATCH_AFTER)).await;
+        }
+        // What runs is let run: it is short, and each write is whole by itself.
+        queue.drain().await;
     }
-    // What runs is let run: it is short, and each write is whole by itself.
-    queue.drain().await;
 }
 
 /// Watches until a watch ends. Begins with everything that is there.
-async fn session<R: Reconcile>(registry: &Registry, reconciler: &Arc<R>, queue: &mut Queue<ObjectKey>) -> Status {
+async fn session<R: Reconcile>(
+    registry: &Registry,
+    reconciler: &Arc<R>,
+    queue: &mut Queue<ObjectKey>,
+    informing: &mut Option<Informing>,
+) -> Status {
     let mut watches = SelectAll::new();
     let mut sources = reconciler.sources();
     // Those that begin now come first: what they do not tell any more the present state of the others shows.
     sources.sort_by_key(|source| source.of == Changes::All);
+    let mut reading = sources.iter().filter(|source| source.of == Changes::All).count();
     for source in sources {
         let start = if source.of == Changes::All { WatchStart::State } else { WatchStart::Now };
         let options = WatchOptions { selector: Selector::default(), start };
@@ -94,6 +108,13 @@ async fn session<R: Reconcile>(registry: &Registry, reconciler: &Arc<R>, queue: 
                 let (key, object) = match event {
                     Some((key, _, Ok(WatchEvent::Deleted(object)))) => (key, object),
                     Some((key, Changes::All, Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)))) => (key, object),
+                    Some((_, _, Ok(WatchEvent::InitialEnd(_)))) => {
+                        reading -= 1;
+                        if reading == 0 {
+                            *informing = None;
+                        }
+                        continue;
+                    }
                     Some((_, _, Ok(_))) => continue,
                     Some((_, _, Err(status))) => return status,
                     None => return Status::internal_error("the watch ended"),

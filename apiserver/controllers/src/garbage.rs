@@ -11,13 +11,13 @@ mod facts;
 mod graph;
 mod look;
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, future::Future, sync::Arc};
 
 use apiserver_api::Status;
 use apiserver_machinery::{Resource, builtin};
 use apiserver_server::{
     Registry,
-    registry::{Object, WatchEvent},
+    registry::{Informing, Object, WatchEvent},
 };
 use futures_util::StreamExt;
 use tokio_util::sync::CancellationToken;
@@ -42,19 +42,22 @@ fn is_collected(resource: &Resource) -> bool {
 }
 
 /// Runs the garbage collector until `shutdown`.
-pub(crate) async fn run(registry: Registry, shutdown: CancellationToken) {
-    let mut queue = Queue::new();
-    while !shutdown.is_cancelled() {
-        let ended = shutdown.run_until_cancelled(session(&registry, &mut queue)).await;
-        // A look relies on the graph of its session.
-        queue.drain().await;
-        let Some(status) = ended else { break };
-        tracing::warn!(error = %status, "the garbage collector's watch ended, beginning anew");
-        shutdown.run_until_cancelled(tokio::time::sleep(REWATCH_AFTER)).await;
+pub(crate) fn run(registry: Registry, shutdown: CancellationToken) -> impl Future<Output = ()> + Send {
+    let mut informing = Some(registry.informing());
+    async move {
+        let mut queue = Queue::new();
+        while !shutdown.is_cancelled() {
+            let ended = shutdown.run_until_cancelled(session(&registry, &mut queue, &mut informing)).await;
+            // A look relies on the graph of its session.
+            queue.drain().await;
+            let Some(status) = ended else { break };
+            tracing::warn!(error = %status, "the garbage collector's watch ended, beginning anew");
+            shutdown.run_until_cancelled(tokio::time::sleep(REWATCH_AFTER)).await;
+        }
     }
 }
 
-async fn session(registry: &Registry, queue: &mut Queue<Node>) -> Status {
+async fn session(registry: &Registry, queue: &mut Queue<Node>, informing: &mut Option<Informing>) -> Status {
     let resources: Vec<&'static Resource> = builtin::all().iter().filter(|r| is_collected(r)).collect();
     let mut changes = match registry.changes(&resources) {
         Ok(changes) => changes,
@@ -78,6 +81,7 @@ async fn session(registry: &Registry, queue: &mut Queue<Node>) -> Status {
                     Some(Ok(WatchEvent::InitialEnd(_))) => {
                         collector.graph().waiting().for_each(|node| queue.enqueue(node.clone()));
                         sweeps = Some(Sweeps::everything());
+                        *informing = None;
                         continue;
                     }
                     Some(Ok(WatchEvent::Progress(_))) => continue,

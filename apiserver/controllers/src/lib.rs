@@ -17,7 +17,7 @@ mod quota;
 mod service_account;
 mod workspace;
 
-use std::sync::Arc;
+use std::future::Future;
 
 use apiserver_api::Status;
 use apiserver_machinery::{Resource, builtin};
@@ -33,25 +33,29 @@ pub struct Options {
     pub shard: String,
 }
 
-/// Runs all controllers until `shutdown`.
+/// Runs all controllers until `shutdown`. From this call on, before the first poll, the server is not ready until each of
+/// them knows all that there is.
 ///
 /// # Cancel safety
 /// Every write is whole by itself; what was not done is done after the next start.
-pub async fn run(registry: Registry, options: Options, shutdown: CancellationToken) {
-    let workspaces = Arc::new(workspace::Workspaces::new(registry.clone(), options));
-    let clusters = Arc::new(logical_cluster::LogicalClusters::new(registry.clone()));
-    let namespaces = Arc::new(namespace::Namespaces::new(registry.clone()));
-    let accounts = Arc::new(service_account::ServiceAccounts::new(registry.clone()));
-    let quotas = Arc::new(quota::Quotas::new(registry.clone()));
-    let tasks = TaskTracker::new();
-    tasks.spawn(controller::run(registry.clone(), workspaces, shutdown.clone()));
-    tasks.spawn(controller::run(registry.clone(), clusters, shutdown.clone()));
-    tasks.spawn(controller::run(registry.clone(), namespaces, shutdown.clone()));
-    tasks.spawn(controller::run(registry.clone(), accounts, shutdown.clone()));
-    tasks.spawn(controller::run(registry.clone(), quotas, shutdown.clone()));
-    tasks.spawn(garbage::run(registry, shutdown));
-    tasks.close();
-    tasks.wait().await;
+pub fn run(registry: Registry, options: Options, shutdown: CancellationToken) -> impl Future<Output = ()> + Send {
+    let workspaces = controller::run(&registry, workspace::Workspaces::new(registry.clone(), options), &shutdown);
+    let clusters = controller::run(&registry, logical_cluster::LogicalClusters::new(registry.clone()), &shutdown);
+    let namespaces = controller::run(&registry, namespace::Namespaces::new(registry.clone()), &shutdown);
+    let accounts = controller::run(&registry, service_account::ServiceAccounts::new(registry.clone()), &shutdown);
+    let quotas = controller::run(&registry, quota::Quotas::new(registry.clone()), &shutdown);
+    let garbage = garbage::run(registry, shutdown);
+    async move {
+        let tasks = TaskTracker::new();
+        tasks.spawn(workspaces);
+        tasks.spawn(clusters);
+        tasks.spawn(namespaces);
+        tasks.spawn(accounts);
+        tasks.spawn(quotas);
+        tasks.spawn(garbage);
+        tasks.close();
+        tasks.wait().await;
+    }
 }
 
 /// An entry of the table of built-in resources.

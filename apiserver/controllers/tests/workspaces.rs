@@ -268,3 +268,27 @@ async fn many_at_once() {
     assert_eq!(all.items.len(), 2, "root and system:admin");
     fixture.stop().await;
 }
+
+/// Ready when every controller knows all that there is, and not before.
+#[tokio::test]
+async fn readiness_waits_for_the_controllers() {
+    let server = ApiServer::new(Arc::new(Embedded::in_memory()), apiserver_server::Options::default());
+    server.bootstrap().await.unwrap();
+    let ready = async || {
+        let request = http::Request::get("/readyz").body(http_body_util::Full::new(bytes::Bytes::new())).unwrap();
+        server.handle(request, apiserver_server::Trust::None).await.status() == 200
+    };
+    assert!(ready().await);
+    let options = Options { external_url: "https://door".into(), shard: "root".into() };
+    let shutdown = CancellationToken::new();
+    let controllers = apiserver_controllers::run(server.registry().clone(), options, shutdown.clone());
+    assert!(!ready().await);
+    let controllers = tokio::spawn(controllers);
+    let begun = Instant::now();
+    while !ready().await {
+        assert!(begun.elapsed() < PATIENCE, "gave up waiting");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    shutdown.cancel();
+    controllers.await.unwrap();
+}

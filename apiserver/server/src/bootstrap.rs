@@ -1,5 +1,7 @@
 //! What must exist before the first request.
 
+use std::sync::atomic::Ordering;
+
 use apiserver_api::{ClusterName, Reason, Status, marks};
 use apiserver_machinery::{
     Resource,
@@ -31,6 +33,9 @@ impl ApiServer {
         for name in ["default", "kube-system"] {
             let namespace = json!({"metadata": {"name": name}});
             create_missing(self.registry(), namespaces(), &root, namespace).await?;
+        }
+        if let Some(done) = self.bootstrapped() {
+            done.store(true, Ordering::Release);
         }
         Ok(())
     }

@@ -4,7 +4,11 @@
 //! authentication, impersonation, cluster, authorization, routing, negotiation, body, defaulting, validation,
 //! storage. No input makes [`ApiServer::handle`] panic; a panic of a defect is caught and answered with 500.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use apiserver_api::{RequestInfo, Status, UserInfo, Verb, list_options::request_timeout, user::GROUP_MASTERS};
 use apiserver_machinery::negotiate::status_format;
@@ -66,6 +70,8 @@ pub struct ApiServer {
     /// Places of [`IN_FLIGHT`] that are free.
     free: Arc<(Semaphore, Semaphore)>,
     metrics: Arc<Metrics>,
+    /// Whether [`ApiServer::bootstrap`] is done; `None` for a server that needs none.
+    bootstrapped: Option<Arc<AtomicBool>>,
 }
 
 /// One request that was parsed, authenticated, resolved and authorized.
@@ -87,13 +93,14 @@ pub(crate) struct Call<'a> {
 impl ApiServer {
     /// A server over this store. Call [`ApiServer::bootstrap`] once before it serves.
     pub fn new(store: Arc<dyn Store>, options: Options) -> Self {
-        Self::with_service(store, options, Service::clusters())
+        Self { bootstrapped: Some(Arc::default()), ..Self::with_service(store, options, Service::clusters()) }
     }
 
-    /// A server of other resources in other places.
+    /// A server of other resources in other places, which needs no bootstrap.
     pub fn with_service(store: Arc<dyn Store>, options: Options, service: Service) -> Self {
         let free = Arc::new((Semaphore::new(IN_FLIGHT.0), Semaphore::new(IN_FLIGHT.1)));
-        Self { registry: Registry::new(store), options: Arc::new(options), service, free, metrics: Arc::default() }
+        let (registry, options) = (Registry::new(store), Arc::new(options));
+        Self { registry, options, service, free, metrics: Arc::default(), bootstrapped: None }
     }
 
     /// Access to the objects without HTTP, for controllers.
@@ -103,6 +110,11 @@ impl ApiServer {
 
     pub(crate) fn service(&self) -> &Service {
         &self.service
+    }
+
+    /// See the field.
+    pub(crate) fn bootstrapped(&self) -> Option<&AtomicBool> {
+        self.bootstrapped.as_deref()
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {

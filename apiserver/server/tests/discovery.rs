@@ -3,6 +3,10 @@
 
 mod support;
 
+use std::sync::Arc;
+
+use apiserver_server::{ApiServer, Options};
+use apiserver_storage::Embedded;
 use serde_json::{Value, json};
 use support::{Client, server};
 
@@ -114,7 +118,7 @@ async fn addresses_compression_and_checks() {
     let api = one.get("/api").await.ok();
     let entry = json!([{"clientCIDR": "0.0.0.0/0", "serverAddress": "localhost:6443"}]);
     assert_eq!(api["serverAddressByClientCIDRs"], entry);
-    for check in ["storage-readiness", "informer-sync", "poststarthook/bootstrap"] {
+    for check in ["storage-readiness", "poststarthook/bootstrap"] {
         assert_eq!(&one.get(&format!("/readyz/{check}")).await.bytes[..], b"ok");
     }
     let request = http::Request::get("/clusters/one/version").header("accept-encoding", "gzip");
@@ -126,4 +130,26 @@ async fn addresses_compression_and_checks() {
     assert_eq!(answer["status"]["userInfo"]["username"], "admin");
     let finalize = "/api/v1/namespaces/default/finalize";
     assert_eq!((one.get(finalize).await.code, one.merge(finalize, &json!({})).await.code), (405, 405));
+}
+
+#[tokio::test]
+async fn readiness_waits_for_what_it_names() {
+    let server = ApiServer::new(Arc::new(Embedded::in_memory()), Options::default());
+    let bare = Client { prefix: String::new(), ..Client::new(&server, "root") };
+    let hook = "[-]poststarthook/bootstrap failed: reason withheld\n";
+    let text = |answer: support::Answer| (answer.code, String::from_utf8(answer.bytes.to_vec()).unwrap());
+    for kind in ["readyz", "livez"] {
+        let (code, lines) = text(bare.get(&format!("/{kind}")).await);
+        assert!(code == 500 && lines.contains(hook) && !lines.contains("informer-sync"), "{lines}");
+    }
+    server.bootstrap().await.unwrap();
+    assert_eq!(text(bare.get("/readyz").await), (200, "ok".into()));
+    let [first, second] = [(); 2].map(|()| server.registry().informing());
+    for informing in [first, second] {
+        let (code, lines) = text(bare.get("/readyz?verbose").await);
+        assert!(code == 500 && lines.contains("[-]informer-sync failed: reason withheld\n"), "{lines}");
+        assert_eq!(bare.get("/livez").await.code, 200);
+        drop(informing);
+    }
+    assert!(text(bare.get("/readyz?verbose").await).1.contains("[+]informer-sync ok\n"));
 }

@@ -1,5 +1,7 @@
 //! Which handler answers a request.
 
+use std::sync::atomic::Ordering;
+
 use apiserver_api::{Status, Verb};
 use apiserver_machinery::Resource;
 use http::{HeaderValue, Response, StatusCode, header};
@@ -71,15 +73,16 @@ fn health_checks(call: &Call<'_>) -> Vec<health::Check> {
     // A store that answers with its revision is up; what it cannot do any more its writes will say.
     let storage = call.registry.store().failure().is_none();
     let check = |name, passed, ready_only| health::Check { name, passed, ready_only };
-    // The store is read whole before anything is served, and what must be there is made before: from then on those hold.
-    vec![
-        check("ping", true, false),
-        check("storage", storage, false),
-        check("storage-readiness", storage, false),
-        check("informer-sync", true, false),
-        check("poststarthook/bootstrap", true, false),
-        check("shutdown", serving, true),
-    ]
+    let mut checks =
+        vec![check("ping", true, false), check("storage", storage, false), check("storage-readiness", storage, false)];
+    if let Some(informed) = call.registry.informed() {
+        checks.push(check("informer-sync", informed, true));
+    }
+    if let Some(done) = call.server.bootstrapped() {
+        checks.push(check("poststarthook/bootstrap", done.load(Ordering::Acquire), false));
+    }
+    checks.push(check("shutdown", serving, true));
+    checks
 }
 
 /// Requests for objects of one resource.

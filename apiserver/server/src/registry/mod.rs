@@ -14,6 +14,7 @@
 mod changes;
 mod count;
 mod delete;
+mod informers;
 mod keys;
 mod lifecycle;
 mod mandatory;
@@ -32,6 +33,7 @@ use apiserver_storage::{Store, StoreError};
 
 pub use self::{
     delete::{Deleted, FOREGROUND_FINALIZER, ORPHAN_FINALIZER},
+    informers::Informing,
     object::Object,
     read::Page,
     watch::{WatchEvent, WatchOptions, WatchStart, WatchStream},
@@ -110,6 +112,7 @@ pub struct Registry {
     removals: Arc<removal::Removals>,
     quotas: Arc<quota::Gates>,
     recent: Arc<Recent>,
+    informers: Arc<informers::Informers>,
     /// Whose copies it speaks of; `None` = those of all shards. Has no meaning for other resources.
     shard: Option<Arc<str>>,
 }
@@ -117,7 +120,8 @@ pub struct Registry {
 impl Registry {
     /// A registry over this store.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, removals: Arc::default(), quotas: Arc::default(), recent: Arc::default(), shard: None }
+        let (removals, quotas, recent, informers) = Default::default();
+        Self { store, removals, quotas, recent, informers, shard: None }
     }
 
     /// The same registry, but of copies (see [`Resource::is_copy`]) it speaks only of those of this shard. Without a
