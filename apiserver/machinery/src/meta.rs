@@ -12,7 +12,7 @@ use apiserver_api::{Status, marks};
 use serde_json::{Value, json};
 
 pub use self::{
-    update::{finish_update, prepare_update},
+    update::{check_name, finish_update, prepare_update},
     validation::validate,
 };
 use crate::{age, object, resource::Resource};

@@ -5,8 +5,8 @@ mod accept;
 use apiserver_api::Status;
 
 pub use self::accept::{
-    Answer, AnswerForm, DiscoveryForm, SWAGGER_PROTOBUF, SwaggerForm, discovery_form, object_answer, status_format,
-    swagger_form, watch_answer,
+    Answer, AnswerForm, DiscoveryForm, OpenApiForm, discovery_form, object_answer, openapi_v2_form, openapi_v3_form,
+    status_format, watch_answer,
 };
 use crate::resource::Resource;
 

@@ -12,7 +12,7 @@ mod v2;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::LazyLock,
+    sync::{LazyLock, OnceLock},
 };
 
 use serde_json::{Map, Value, json};
@@ -24,8 +24,16 @@ use crate::{builtin, discovery::Rendered, resource::Resource};
 #[derive(Debug)]
 pub struct OpenApi {
     /// Of v3, by their place: `api/v1`, `apis/<group>/<version>`, and those of [`discovery`].
-    documents: BTreeMap<String, Rendered>,
+    documents: BTreeMap<String, Document>,
     v2: OpenApiV2,
+}
+
+/// A document of v3.
+#[derive(Debug)]
+struct Document {
+    json: Rendered,
+    /// Made when it is first asked for.
+    protobuf: OnceLock<Vec<u8>>,
 }
 
 impl OpenApi {
@@ -37,7 +45,8 @@ impl OpenApi {
         let groups: BTreeSet<&str> = all.iter().map(|resource| resource.group).filter(|g| !g.is_empty()).collect();
         let kinds = places.into_iter().map(|(place, list)| (place, document(&list)));
         let documents = kinds.chain(discovery::documents(groups.into_iter()));
-        let documents = documents.map(|(place, document)| (place, Rendered::new(&document))).collect();
+        let document = |document| Document { json: Rendered::new(&document), protobuf: OnceLock::new() };
+        let documents = documents.map(|(place, value)| (place, document(value))).collect();
         Self { documents, v2: OpenApiV2::new(&paths_of(&all), &schemas::all(&all)) }
     }
 
@@ -46,13 +55,22 @@ impl OpenApi {
     pub fn index(&self, prefix: &str) -> Rendered {
         let entry = |place: &String, hash: &str| json!({"serverRelativeURL": format!("{prefix}/openapi/v3/{place}?hash={hash}")});
         let paths: Map<String, Value> =
-            self.documents.iter().map(|(place, d)| (place.clone(), entry(place, &d.hash))).collect();
+            self.documents.iter().map(|(place, d)| (place.clone(), entry(place, &d.json.hash))).collect();
         Rendered::new(&json!({ "paths": paths }))
     }
 
     /// `/openapi/v3/<place>`, for example `api/v1` or `apis/tenancy.kcp.io/v1alpha1`.
     pub fn document(&self, place: &str) -> Option<&Rendered> {
-        self.documents.get(place)
+        self.documents.get(place).map(|document| &document.json)
+    }
+
+    /// The same document as `openapi.v3.Document`.
+    pub fn protobuf(&self, place: &str) -> Option<&[u8]> {
+        let Document { json, protobuf } = self.documents.get(place)?;
+        Some(protobuf.get_or_init(|| {
+            let document: Value = serde_json::from_slice(&json.body).expect("it was written as JSON");
+            gnostic::v3::encode(&document)
+        }))
     }
 
     /// `/openapi/v2`.
@@ -239,7 +257,7 @@ mod tests {
     fn operation_ids_are_unique() {
         for document in super::builtin().documents.values() {
             let mut ids = Vec::new();
-            for path in read(document)["paths"].as_object().unwrap().values() {
+            for path in read(&document.json)["paths"].as_object().unwrap().values() {
                 let operations = path.as_object().unwrap().values();
                 ids.extend(operations.filter_map(|o| o.get("operationId")).map(ToString::to_string));
             }

@@ -11,7 +11,7 @@ mod wire;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value};
 
-pub use self::encode::{encode, envelope, list, seal, watch_frame};
+pub use self::encode::{Pieces, encode, envelope, list, seal, watch_frame};
 use self::wire::{Reader, WireValue};
 use crate::{
     age,

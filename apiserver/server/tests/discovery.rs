@@ -153,3 +153,30 @@ async fn readiness_waits_for_what_it_names() {
     }
     assert!(text(bare.get("/readyz?verbose").await).1.contains("[+]informer-sync ok\n"));
 }
+
+#[tokio::test]
+async fn discovery_in_yaml_and_openapi_v3_in_protobuf() {
+    const V2: &str = ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+    let server = server().await;
+    let one = Client::new(&server, "one");
+    for (path, parameters) in
+        [("/api", ""), ("/apis", ""), ("/apis/coordination.k8s.io", ""), ("/api/v1", ""), ("/api", V2), ("/apis/", V2)]
+    {
+        let json = one.wants(&format!("application/json{parameters}")).get(path).await;
+        let yaml = one.wants(&format!("application/yaml{parameters}")).get(path).await;
+        assert_eq!(yaml.headers["content-type"], format!("application/yaml{parameters}").as_str());
+        assert_eq!(yaml.headers["etag"], json.headers["etag"]);
+        assert_eq!(serde_yaml::from_slice::<Value>(&yaml.bytes).unwrap(), json.json(), "{path}");
+    }
+    let asked = one.wants("application/com.github.proto-openapi.spec.v3@v1.0+protobuf");
+    let answer = asked.get("/openapi/v3/api/v1").await;
+    assert_eq!(answer.headers["content-type"], "application/com.github.proto-openapi.spec.v3.v1.0+protobuf");
+    assert!(answer.bytes.starts_with(b"\x0a\x053.0.0\x12"));
+    let refused = one.wants("text/html").get("/openapi/v3/api/v1").await;
+    assert_eq!((refused.code, refused.bytes.len()), (406, 0));
+    let paths = one.get("/").await.ok()["paths"].clone();
+    assert!(
+        ["/openapi/v2", "/openapi/v3", "/livez"].iter().all(|path| paths.as_array().unwrap().contains(&json!(path)))
+    );
+    assert!(!paths.as_array().unwrap().contains(&json!("/metrics")));
+}

@@ -164,3 +164,38 @@ async fn watches() {
     let (_, status) = open(&meta::STATUS, parts(parts(&bytes[4..], 2)[0], 1)[0]);
     assert_eq!(status["code"], 504);
 }
+
+/// One that is large comes in pieces, packed if the client likes, and says the same as JSON.
+#[tokio::test]
+async fn a_large_list_in_protobuf() {
+    let server = server().await;
+    let one = Client::new(&server, "one");
+    for n in 0..100 {
+        one.map(&format!("m{n:03}"), &n.to_string().repeat(2000)).await;
+    }
+    let path = "/api/v1/namespaces/default/configmaps";
+    let names: Vec<String> =
+        one.get(path).await.ok()["items"].as_array().unwrap().iter().map(|item| meta_name(item)).collect();
+    let protobuf = one.wants(PROTOBUF);
+    let mut response = protobuf.response("GET", path, "", Bytes::new()).await;
+    assert_eq!(http_body::Body::size_hint(response.body()).exact(), None);
+    let whole = response.body_mut().collect().await.unwrap().to_bytes();
+    let items = parts(protobuf::open(&whole).unwrap().raw, 2);
+    let read: Vec<String> = items.iter().map(|item| meta_name(&protobuf::decode(maps(), item).unwrap())).collect();
+    assert_eq!(read, names);
+    let request = http::Request::get(format!("/clusters/one{path}"))
+        .header("accept", PROTOBUF)
+        .header("accept-encoding", "gzip")
+        .header("x-remote-user", "admin")
+        .header("x-remote-group", "system:masters");
+    let packed = server.handle(request.body(http_body_util::Full::new(Bytes::new())).unwrap(), one.trust).await;
+    assert_eq!(packed.headers()["content-encoding"], "gzip");
+    let packed = packed.into_body().collect().await.unwrap().to_bytes();
+    let mut unpacked = Vec::new();
+    std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&packed[..]), &mut unpacked).unwrap();
+    assert_eq!(unpacked, whole);
+}
+
+fn meta_name(object: &Value) -> String {
+    object["metadata"]["name"].as_str().unwrap().to_owned()
+}

@@ -230,6 +230,31 @@ async fn bodies_are_bounded() {
     );
 }
 
+/// What says that it is another object than the URL names is refused, whether that is there or not; a namespace in what lies
+/// in none is forgotten, as upstream does it.
+#[tokio::test]
+async fn names_and_namespaces_that_do_not_fit() {
+    let server = server().await;
+    let one = Client::new(&server, "one");
+    one.map("a", "v").await;
+    for name in ["a", "none"] {
+        let other = json!({"metadata": {"name": "b"}});
+        let put = one.put(&format!("/api/v1/namespaces/default/configmaps/{name}"), &other).await;
+        let message = format!("the name of the object (b) does not match the name on the URL ({name})");
+        assert_eq!(put.refusal(), (400, "BadRequest".into(), message));
+    }
+    let lost = json!({"metadata": {"name": "lost", "namespace": "elsewhere"}});
+    let path = "/api/v1/namespaces/lost";
+    for answer in [
+        one.post("/api/v1/namespaces", &lost).await,
+        one.put(path, &lost).await,
+        one.merge(path, &lost).await,
+        one.get(path).await,
+    ] {
+        assert_eq!(answer.ok()["metadata"].get("namespace"), None);
+    }
+}
+
 #[tokio::test]
 async fn generated_names() {
     let server = server().await;

@@ -64,14 +64,24 @@ pub fn finish_update(resource: &Resource, new: &mut Value, old: &Value, subresou
     object::metadata_mut(new).insert("generation".into(), json!(generation));
 }
 
+/// An object that is written under the name `want` may leave its own name out.
+///
+/// # Errors
+/// 400 when it has another one.
+pub fn check_name(new: &Value, want: &str) -> Result<(), Status> {
+    match object::name(new) {
+        name if name.is_empty() || name == want => Ok(()),
+        name => {
+            let text = format!("the name of the object ({name}) does not match the name on the URL ({want})");
+            Err(Status::bad_request(text))
+        }
+    }
+}
+
 /// Name, namespace and uid: an update that leaves them out means the present ones.
 fn check_identity(resource: &Resource, new: &mut Value, old: &Value, uid_is_precondition: bool) -> Result<(), Status> {
-    let (name, want) = (object::name(new), object::name(old));
-    if !name.is_empty() && name != want {
-        return Err(Status::bad_request(format!(
-            "the name of the object ({name}) does not match the name on the URL ({want})"
-        )));
-    }
+    let want = object::name(old);
+    check_name(new, want)?;
     super::fit_namespace(resource, new, object::namespace(old))?;
     let (uid, stored) = (text(new, &["metadata", "uid"]), text(old, &["metadata", "uid"]));
     if !uid.is_empty() && uid != stored {

@@ -35,25 +35,39 @@ pub enum DiscoveryForm {
     Aggregated(&'static str),
 }
 
-/// How `/openapi/v2` is answered.
+/// How OpenAPI is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SwaggerForm {
+pub enum OpenApiForm {
     /// As JSON.
     Json,
-    /// As gnostic's protobuf, sent as [`SWAGGER_PROTOBUF`].
-    Protobuf,
+    /// As gnostic's protobuf, sent under this media type.
+    Protobuf(&'static str),
 }
 
-/// The media type of a Swagger document in protobuf. What client-go asks for has an `@` in it, which no media type may
-/// have; the answer has not.
-pub const SWAGGER_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
-const SWAGGER_PROTOBUF_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+/// What client-go asks for and what it gets: no media type may have an `@` in it.
+const OPENAPI_V2: (&str, &str) = (
+    "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
+    "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
+);
+const OPENAPI_V3: (&str, &str) = (
+    "application/com.github.proto-openapi.spec.v3@v1.0+protobuf",
+    "application/com.github.proto-openapi.spec.v3.v1.0+protobuf",
+);
 
 /// The form of `/openapi/v2`; `None` when no clause can be served.
-pub fn swagger_form(accept: Option<&str>) -> Option<SwaggerForm> {
+pub fn openapi_v2_form(accept: Option<&str>) -> Option<OpenApiForm> {
+    openapi_form(accept, OPENAPI_V2)
+}
+
+/// The form of a document below `/openapi/v3`; `None` when no clause can be served.
+pub fn openapi_v3_form(accept: Option<&str>) -> Option<OpenApiForm> {
+    openapi_form(accept, OPENAPI_V3)
+}
+
+fn openapi_form(accept: Option<&str>, (asked, answered): (&str, &'static str)) -> Option<OpenApiForm> {
     clauses(accept).iter().find_map(|clause| match &*clause.media_type {
-        _ if clause.is_json() => Some(SwaggerForm::Json),
-        SWAGGER_PROTOBUF | SWAGGER_PROTOBUF_ASKED => Some(SwaggerForm::Protobuf),
+        _ if clause.is_json() => Some(OpenApiForm::Json),
+        protobuf if protobuf == asked || protobuf == answered => Some(OpenApiForm::Protobuf(answered)),
         _ => None,
     })
 }
@@ -222,22 +236,25 @@ pub fn watch_answer(accept: Option<&str>, resource: &Resource) -> Result<Answer,
     Err(not_acceptable(if resource.protobuf { streams } else { streams.get(..1).unwrap_or(streams) }))
 }
 
-/// The form of `/api` and `/apis`.
+/// The form of `/api` and `/apis`, and whether it is written in JSON or in YAML.
 ///
 /// # Errors
 /// 406: no clause can be served.
-pub fn discovery_form(accept: Option<&str>) -> Result<DiscoveryForm, Status> {
-    for clause in clauses(accept).iter().filter(|c| c.is_json()) {
+pub fn discovery_form(accept: Option<&str>) -> Result<(DiscoveryForm, BodyFormat), Status> {
+    for clause in clauses(accept) {
+        let Some(format @ (BodyFormat::Json | BodyFormat::Yaml)) = clause.format() else { continue };
         match (clause.g, clause.kind, clause.v) {
-            ("", "", "") => return Ok(DiscoveryForm::Legacy),
-            ("apidiscovery.k8s.io", "APIGroupDiscoveryList", "v2") => return Ok(DiscoveryForm::Aggregated("v2")),
+            ("", "", "") => return Ok((DiscoveryForm::Legacy, format)),
+            ("apidiscovery.k8s.io", "APIGroupDiscoveryList", "v2") => {
+                return Ok((DiscoveryForm::Aggregated("v2"), format));
+            }
             ("apidiscovery.k8s.io", "APIGroupDiscoveryList", "v2beta1") => {
-                return Ok(DiscoveryForm::Aggregated("v2beta1"));
+                return Ok((DiscoveryForm::Aggregated("v2beta1"), format));
             }
             _ => {}
         }
     }
-    Err(not_acceptable(&[JSON]))
+    Err(not_acceptable(&[JSON, YAML]))
 }
 
 #[cfg(test)]
@@ -352,23 +369,27 @@ mod tests {
     #[test]
     fn discovery() {
         const BOTH: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
+        const YAML_V2: &str = "application/yaml;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+        use BodyFormat::{Json, Yaml};
+        use DiscoveryForm::{Aggregated, Legacy};
         for (accept, want) in [
-            (BOTH, DiscoveryForm::Aggregated("v2")),
+            (BOTH, (Aggregated("v2"), Json)),
             (
                 "application/json;as=APIGroupDiscoveryList;v=v2beta1;g=apidiscovery.k8s.io",
-                DiscoveryForm::Aggregated("v2beta1"),
+                (Aggregated("v2beta1"), Json),
             ),
-            ("application/json, */*", DiscoveryForm::Legacy),
-            (
-                "application/json;g=apidiscovery.k8s.io;v=v3;as=APIGroupDiscoveryList,application/json",
-                DiscoveryForm::Legacy,
-            ),
+            ("application/json, */*", (Legacy, Json)),
+            ("application/json;g=apidiscovery.k8s.io;v=v3;as=APIGroupDiscoveryList,application/json", (Legacy, Json)),
+            (YAML_V2, (Aggregated("v2"), Yaml)),
+            ("application/yaml", (Legacy, Yaml)),
+            ("application/vnd.kubernetes.protobuf,application/json", (Legacy, Json)),
         ] {
             assert_eq!(discovery_form(Some(accept)).unwrap(), want, "{accept}");
         }
         for refused in [
             "application/json;g=apidiscovery.k8s.io;v=v2",
             "application/json;g=apidiscovery.k8s.io;v=v3;as=APIGroupDiscoveryList",
+            "application/vnd.kubernetes.protobuf",
             "text/html",
         ] {
             assert_eq!(discovery_form(Some(refused)).unwrap_err().code, 406, "{refused}");

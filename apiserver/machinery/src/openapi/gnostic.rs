@@ -1,5 +1,7 @@
 //! Encodes a Swagger document as gnostic's `openapi.v2.Document` (field numbers of `OpenAPIv2.proto`), as far as our
-//! documents go. Extensions (`x-...`) carry their value as YAML, which JSON is.
+//! documents go; [`v3`] those of OpenAPI v3. Extensions (`x-...`) carry their value as YAML, which JSON is.
+
+pub(super) mod v3;
 
 use serde_json::Value;
 
@@ -52,6 +54,19 @@ impl Writer {
         }
     }
 
+    /// A number as a double, if it is any.
+    fn double(&mut self, field: u64, value: &Value) {
+        if let Some(number) = value.as_f64() {
+            self.number(field << 3 | 1);
+            self.0.extend_from_slice(&number.to_le_bytes());
+        }
+    }
+
+    /// A value within an `Any`.
+    fn yaml(&mut self, value: &Value) {
+        self.bytes(2, format!("{value}\n").as_bytes());
+    }
+
     fn message(&mut self, field: u64, fill: impl FnOnce(&mut Self)) {
         let mut message = Self::default();
         fill(&mut message);
@@ -68,7 +83,7 @@ impl Writer {
 
     fn extensions(&mut self, field: u64, of: &Value) {
         for (name, value) in entries(of, &[]).filter(|(name, _)| name.starts_with("x-")) {
-            self.named(field, name, |any| any.bytes(2, format!("{value}\n").as_bytes()));
+            self.named(field, name, |any| any.yaml(value));
         }
     }
 }

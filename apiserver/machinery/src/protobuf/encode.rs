@@ -17,16 +17,26 @@ pub fn seal(message: &Message, object: &Value) -> Vec<u8> {
 
 /// The envelope around the message of a kind.
 pub fn envelope(kind: &str, api_version: &str, raw: &[u8]) -> Vec<u8> {
+    let mut out = head(kind, api_version);
+    bytes(&mut out, 2, raw);
+    tail(&mut out);
+    out
+}
+
+/// The envelope in front of the message.
+fn head(kind: &str, api_version: &str) -> Vec<u8> {
     let mut meta = Vec::new();
     bytes(&mut meta, 1, api_version.as_bytes());
     bytes(&mut meta, 2, kind.as_bytes());
     let mut out = super::MAGIC.to_vec();
     bytes(&mut out, 1, &meta);
-    bytes(&mut out, 2, raw);
-    // Content encoding and type: none, but written.
-    bytes(&mut out, 3, b"");
-    bytes(&mut out, 4, b"");
     out
+}
+
+/// The envelope behind it: content encoding and type, which are none, but written.
+fn tail(out: &mut Vec<u8>) {
+    bytes(out, 3, b"");
+    bytes(out, 4, b"");
 }
 
 /// One frame of a watch: its length in four bytes, then a `WatchEvent` around the sealed object.
@@ -39,12 +49,46 @@ pub fn watch_frame(kind: &str, sealed: &[u8]) -> Vec<u8> {
     [&length.to_be_bytes()[..], &event].concat()
 }
 
-/// A list's message, of its metadata and of its items' messages.
-pub fn list<'a>(metadata: &Value, items: impl Iterator<Item = Vec<u8>> + 'a) -> Vec<u8> {
-    let mut out = Vec::new();
-    bytes(&mut out, 1, &encode(&crate::schema::meta::LIST_META, metadata));
-    items.for_each(|item| bytes(&mut out, 2, &item));
-    out
+/// A list that is written, piece by piece.
+pub struct Pieces {
+    first: Option<Vec<u8>>,
+    others: std::vec::IntoIter<Vec<u8>>,
+}
+
+impl Iterator for Pieces {
+    type Item = Vec<u8>;
+
+    fn next(&mut self) -> Option<Vec<u8>> {
+        self.first.take().or_else(|| self.others.next())
+    }
+}
+
+/// Bytes of a piece of a list; an item that is larger has one to itself.
+const PIECE: usize = 64 * 1024;
+/// Most bytes in front of an item: its number and its length.
+const KEY_MAX: usize = 16;
+
+/// A list in its envelope, of its metadata and of its items' messages, in pieces that are sent one behind the other: there
+/// is no second copy of it, though the envelope begins with its length.
+pub fn list((kind, api_version): (&str, &str), metadata: &Value, items: impl Iterator<Item = Vec<u8>>) -> Pieces {
+    let (mut pieces, mut last) = (Vec::new(), Vec::with_capacity(PIECE));
+    bytes(&mut last, 1, &encode(&crate::schema::meta::LIST_META, metadata));
+    for item in items {
+        let wanted = item.len() + KEY_MAX;
+        if last.len() + wanted > PIECE && !last.is_empty() {
+            pieces.push(std::mem::replace(&mut last, Vec::with_capacity(wanted.max(PIECE))));
+        }
+        bytes(&mut last, 2, &item);
+    }
+    let length = pieces.iter().map(Vec::len).sum::<usize>() + last.len();
+    let mut head = head(kind, api_version);
+    varint(&mut head, 2 << 3 | 2);
+    varint(&mut head, length as u64);
+    tail(&mut last);
+    pieces.push(last);
+    let mut pieces = pieces.into_iter();
+    head.extend(pieces.next().unwrap_or_default());
+    Pieces { first: Some(head), others: pieces }
 }
 
 /// A message.

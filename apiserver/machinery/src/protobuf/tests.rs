@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::{builtin, decode::body, negotiate::BodyFormat, resource::Resource};
+use crate::{builtin, decode::body, negotiate::BodyFormat, resource::Resource, schema::meta};
 
 fn resource(plural: &str) -> &'static Resource {
     builtin::all().iter().find(|r| r.plural == plural).unwrap()
@@ -133,4 +133,28 @@ proptest! {
         let got = body(maps, BodyFormat::Protobuf, &seal(maps.schema, &object)).unwrap();
         prop_assert_eq!(got.object, object);
     }
+}
+
+/// A list is what the envelope around the whole would be, and is there only once.
+#[test]
+fn lists_in_pieces() {
+    let metadata = json!({"resourceVersion": "7"});
+    let items = |count: u8| (0..count).map(|n| vec![n; 2000]);
+    for count in [0, 1, 200] {
+        let pieces: Vec<Vec<u8>> = list(("ConfigMapList", "v1"), &metadata, items(count)).collect();
+        assert_eq!(pieces.len() > 1, count > 32, "{count}");
+        let whole = pieces.concat();
+        let opened = open(&whole).unwrap();
+        assert_eq!((&*opened.kind, &*opened.api_version), ("ConfigMapList", "v1"));
+        let mut raw = encode(&meta::LIST_META, &metadata);
+        raw = [vec![1 << 3 | 2, raw.len() as u8], raw].concat();
+        // Two thousand is 0xd0 0x0f in seven bits each.
+        items(count).for_each(|item| raw.extend([vec![2 << 3 | 2, 0xd0, 0x0f], item].concat()));
+        assert!(opened.raw == raw && whole == envelope("ConfigMapList", "v1", &raw), "{count}");
+    }
+    let mut bytes = 0;
+    let used = allocation_counter::measure(|| {
+        bytes = list(("ConfigMapList", "v1"), &metadata, items(250).cycle().take(2000)).map(|piece| piece.len()).sum();
+    });
+    assert!(bytes > 4_000_000 && used.bytes_max < bytes as u64 * 3 / 2, "{} for {bytes}", used.bytes_max);
 }

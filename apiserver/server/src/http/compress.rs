@@ -30,7 +30,7 @@ fn accepts(header: &str) -> bool {
 
 /// These bytes, compressed.
 pub(crate) fn whole(bytes: Bytes) -> Bytes {
-    Gzip::new(std::iter::once(bytes)).fold(Vec::new(), |out, chunk| [out, chunk.to_vec()].concat()).into()
+    Gzip::new(std::iter::once(bytes)).flatten().collect()
 }
 
 /// A document in JSON, compressed for whoever takes that, whatever its size.

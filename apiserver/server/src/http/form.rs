@@ -1,8 +1,8 @@
 //! The form in which the client wants objects: as they are, as Tables, or only their metadata, written as JSON, YAML or
 //! protobuf (api-server.md 3.7 - 3.9).
 //!
-//! JSON is cut from the stored bytes and streams; for the two others every object is parsed, and a list is there as a
-//! whole before it is sent.
+//! JSON is cut from the stored bytes and streams; for the two others every object is parsed. A list in protobuf is there as
+//! a whole, once, before it is sent, since its length comes first; one in YAML several times over.
 
 use apiserver_api::Status;
 use apiserver_machinery::{
@@ -189,43 +189,61 @@ impl Form {
     /// The answer with a list, written item by item while it is sent: beside the stored bytes, which the items
     /// share with the store, only one chunk exists at a time. Packed when it is large and the client takes `gzip`.
     pub(crate) fn list(self, resource: &'static Resource, page: Page, gzip: bool) -> Response<Body> {
-        if self.format != BodyFormat::Json {
-            return self.whole(StatusCode::OK, self.whole_list(resource, &page), gzip);
+        match self.format {
+            BodyFormat::Yaml => self.whole(StatusCode::OK, self.yaml_list(resource, &page), gzip),
+            BodyFormat::Protobuf => {
+                let pieces = self.protobuf_list(resource, &page).map(Bytes::from);
+                self.pieces(pieces, gzip)
+            }
+            BodyFormat::Json => {
+                let head = Some(self.list_head(resource, &page));
+                self.pieces(List { form: self, resource, head, items: page.items.into_iter(), first: true }, gzip)
+            }
         }
-        let list = List {
-            form: self,
-            resource,
-            head: Some(self.list_head(resource, &page)),
-            items: page.items.into_iter(),
-            first: true,
-        };
-        let mut list = list;
-        let first = list.chunk().unwrap_or_default();
-        // Most lists fit into one chunk: these have a length and need no stream.
-        let Some(second) = list.chunk() else { return respond::bytes(StatusCode::OK, respond::JSON, first) };
-        let is_packed = gzip && first.len() + second.len() >= compress::LEAST;
-        let chunks = [first, second].into_iter().chain(list);
+    }
+
+    /// The answer of these pieces, one behind the other.
+    fn pieces(self, mut pieces: impl Iterator<Item = Bytes> + Send + 'static, gzip: bool) -> Response<Body> {
+        let media_type = respond::media_type(self.format);
+        let (mut ready, mut size) = (Vec::new(), 0);
+        while size < compress::LEAST
+            && let Some(piece) = pieces.next()
+        {
+            size += piece.len();
+            ready.push(piece);
+        }
+        // Most lists fit into one piece: these have a length and need no stream.
+        if ready.len() <= 1 {
+            return respond::bytes(StatusCode::OK, media_type, ready.pop().unwrap_or_default());
+        }
+        let is_packed = gzip && size >= compress::LEAST;
+        let pieces = ready.into_iter().chain(pieces);
         let mut response = if is_packed {
-            let mut packed = Response::new(Body::stream(futures_util::stream::iter(Gzip::new(chunks))));
+            let mut packed = Response::new(Body::stream(futures_util::stream::iter(Gzip::new(pieces))));
             compress::mark(&mut packed);
             packed
         } else {
-            Response::new(Body::stream(futures_util::stream::iter(chunks)))
+            Response::new(Body::stream(futures_util::stream::iter(pieces)))
         };
-        response.headers_mut().insert(http::header::CONTENT_TYPE, respond::JSON);
+        response.headers_mut().insert(http::header::CONTENT_TYPE, media_type);
         response
     }
 
-    /// A list in YAML or protobuf.
-    fn whole_list(self, resource: &Resource, page: &Page) -> Vec<u8> {
-        let values = page.items.iter().map(Object::shown);
+    /// Each object is parsed, written and forgotten before the next.
+    fn protobuf_list(self, resource: &Resource, page: &Page) -> protobuf::Pieces {
+        let message = self.message(resource);
+        let (kind, version, _) = self.list_kind(resource);
+        let items = page.items.iter().map(|object| protobuf::encode(message, &object.shown()));
+        protobuf::list((&kind, &version), &list_metadata(page), items)
+    }
+
+    /// A list in YAML.
+    fn yaml_list(self, resource: &Resource, page: &Page) -> Vec<u8> {
         let (kind, version, items) = self.list_kind(resource);
-        if self.format == BodyFormat::Protobuf {
-            let message = self.message(resource);
-            let raw = protobuf::list(&list_metadata(page), values.map(|value| protobuf::encode(message, &value)));
-            return protobuf::envelope(&kind, &version, &raw);
-        }
-        let shown: Vec<Value> = values
+        let shown: Vec<Value> = page
+            .items
+            .iter()
+            .map(Object::shown)
             .map(|value| match self.view {
                 View::Plain => untyped(resource, value),
                 View::Partial(version) => table::partial(&value, version),

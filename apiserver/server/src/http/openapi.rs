@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use apiserver_api::Status;
 use apiserver_machinery::{
     age,
-    negotiate::{self, SwaggerForm},
+    negotiate::{OpenApiForm, openapi_v2_form, openapi_v3_form},
     openapi::OpenApiV2,
 };
 use bytes::Bytes;
@@ -39,7 +39,14 @@ pub(crate) fn answer(call: &Call<'_>) -> Result<Option<Response<Body>>, Status> 
     if !asked.is_empty() && asked != found.hash {
         return Ok(Some(moved(&format!("{}/openapi/v3/{place}?hash={}", call.prefix, found.hash))));
     }
-    let mut response = document::answer(call, found, respond::JSON);
+    let mut response = match openapi_v3_form(call.accept()) {
+        Some(OpenApiForm::Json) => document::answer(call, found, respond::JSON),
+        Some(OpenApiForm::Protobuf(media_type)) => {
+            let body = || Bytes::from_static(documents.protobuf(place).unwrap_or_default());
+            document::revalidated(call, &found.hash, HeaderValue::from_static(media_type), body)
+        }
+        None => return Ok(Some(not_acceptable())),
+    };
     if !asked.is_empty() {
         // The hash in the URL makes it another URL when the document changes.
         let headers = response.headers_mut();
@@ -49,21 +56,24 @@ pub(crate) fn answer(call: &Call<'_>) -> Result<Option<Response<Body>>, Status> 
     Ok(Some(response))
 }
 
-/// The document in the form that the client accepts; 406 without a body when it accepts none.
+/// The document in the form that the client accepts.
 fn swagger(call: &Call<'_>, document: &'static OpenApiV2) -> Response<Body> {
-    let (content_type, body) = match negotiate::swagger_form(call.accept()) {
-        Some(SwaggerForm::Json) => (respond::JSON, &document.json.body),
-        Some(SwaggerForm::Protobuf) => (HeaderValue::from_static(negotiate::SWAGGER_PROTOBUF), &document.protobuf),
-        None => {
-            let mut refused = Response::new(Body::empty());
-            *refused.status_mut() = StatusCode::NOT_ACCEPTABLE;
-            refused.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
-            return refused;
-        }
+    let (content_type, body) = match openapi_v2_form(call.accept()) {
+        Some(OpenApiForm::Json) => (respond::JSON, &document.json.body),
+        Some(OpenApiForm::Protobuf(media_type)) => (HeaderValue::from_static(media_type), &document.protobuf),
+        None => return not_acceptable(),
     };
     let mut response = document::revalidated(call, &document.json.hash, content_type, || Bytes::from_static(body));
     response.headers_mut().insert(header::LAST_MODIFIED, date(*MADE));
     response
+}
+
+/// 406 without a body.
+fn not_acceptable() -> Response<Body> {
+    let mut refused = Response::new(Body::empty());
+    *refused.status_mut() = StatusCode::NOT_ACCEPTABLE;
+    refused.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+    refused
 }
 
 fn date(unix_seconds: i64) -> HeaderValue {

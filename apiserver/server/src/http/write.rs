@@ -3,6 +3,7 @@
 use apiserver_api::{ClusterName, Status, status::Details};
 use apiserver_machinery::{
     Resource,
+    meta::check_name,
     negotiate::{BodyFormat, PatchType},
     options::{DeleteOptions, ListOptions, WriteVerb},
     patch::Patch,
@@ -33,6 +34,8 @@ pub(crate) async fn update(call: &Call<'_>, resource: &'static Resource) -> Resu
     let form = negotiation::one(call, resource)?;
     let write = content::write_options(call, WriteVerb::Update)?;
     let (new, warnings) = content::object(call, resource, write.field_validation)?;
+    // Before it is looked for, as upstream does it.
+    check_name(&new, &call.info.name)?;
     let options = UpdateOptions {
         write,
         subresource: subresource(call, resource),

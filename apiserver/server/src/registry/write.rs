@@ -219,11 +219,7 @@ impl Registry {
         mut object: Value,
         options: &UpdateOptions,
     ) -> Result<Option<Object>, Status> {
-        let given = name(&object);
-        if !given.is_empty() && *given != *key.name {
-            let text = format!("the name of the object ({given}) does not match the name on the URL ({})", key.name);
-            return Err(Status::bad_request(text));
-        }
+        meta::check_name(&object, &key.name)?;
         metadata_mut(&mut object).insert("name".into(), (&*key.name).into());
         let (cluster, namespace) = (&key.cluster, &*key.namespace);
         match self.create_from(resource, cluster, namespace, object, &options.write, options.applied).await {
