@@ -174,8 +174,7 @@ async fn a_large_list_in_protobuf() {
         one.map(&format!("m{n:03}"), &n.to_string().repeat(2000)).await;
     }
     let path = "/api/v1/namespaces/default/configmaps";
-    let names: Vec<String> =
-        one.get(path).await.ok()["items"].as_array().unwrap().iter().map(|item| meta_name(item)).collect();
+    let names: Vec<String> = one.get(path).await.ok()["items"].as_array().unwrap().iter().map(meta_name).collect();
     let protobuf = one.wants(PROTOBUF);
     let mut response = protobuf.response("GET", path, "", Bytes::new()).await;
     assert_eq!(http_body::Body::size_hint(response.body()).exact(), None);
