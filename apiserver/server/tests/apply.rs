@@ -166,6 +166,7 @@ async fn large_answers_are_packed_for_those_who_take_it() {
         (format!("{MAPS}/large"), true),
         (MAPS.to_owned(), true),
         (format!("{MAPS}?fieldSelector=metadata.name=small"), false),
+        (format!("{MAPS}?fieldSelector=metadata.name=large"), true),
         ("/openapi/v2".to_owned(), true),
         ("/apis".to_owned(), true),
     ] {

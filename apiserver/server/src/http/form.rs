@@ -147,12 +147,12 @@ impl Form {
         Ok(self.whole(code, out, gzip))
     }
 
-    fn whole(self, code: StatusCode, out: Vec<u8>, gzip: bool) -> Response<Body> {
-        let media_type = respond::media_type(self.format);
+    fn whole(self, code: StatusCode, out: impl Into<Bytes>, gzip: bool) -> Response<Body> {
+        let (out, media_type) = (out.into(), respond::media_type(self.format));
         if !gzip || out.len() < compress::LEAST {
             return respond::bytes(code, media_type, out);
         }
-        let mut packed = respond::bytes(code, media_type, compress::whole(out.into()));
+        let mut packed = respond::bytes(code, media_type, compress::whole(out));
         compress::mark(&mut packed);
         packed
     }
@@ -204,9 +204,8 @@ impl Form {
 
     /// The answer of these pieces, one behind the other.
     fn pieces(self, mut pieces: impl Iterator<Item = Bytes> + Send + 'static, gzip: bool) -> Response<Body> {
-        let media_type = respond::media_type(self.format);
         let (mut ready, mut size) = (Vec::new(), 0);
-        while size < compress::LEAST
+        while (size < compress::LEAST || ready.len() < 2)
             && let Some(piece) = pieces.next()
         {
             size += piece.len();
@@ -214,7 +213,7 @@ impl Form {
         }
         // Most lists fit into one piece: these have a length and need no stream.
         if ready.len() <= 1 {
-            return respond::bytes(StatusCode::OK, media_type, ready.pop().unwrap_or_default());
+            return self.whole(StatusCode::OK, ready.pop().unwrap_or_default(), gzip);
         }
         let is_packed = gzip && size >= compress::LEAST;
         let pieces = ready.into_iter().chain(pieces);
@@ -225,7 +224,7 @@ impl Form {
         } else {
             Response::new(Body::stream(futures_util::stream::iter(pieces)))
         };
-        response.headers_mut().insert(http::header::CONTENT_TYPE, media_type);
+        response.headers_mut().insert(http::header::CONTENT_TYPE, respond::media_type(self.format));
         response
     }
 
