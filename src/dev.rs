@@ -53,7 +53,7 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
     let server = api_server(&runtime, store.clone(), server_options(&url, &shutdown, Some(tokens)))
         .map_err(|e| anyhow::anyhow!("the store: {e}"))?;
     let cache = CacheServer::new(store.clone(), server_options(&url, &shutdown, None));
-    let registry = server.registry().clone();
+    let controllers = controllers(server.registry(), &url, &shutdown);
     let counts = Observers::new(config.observers);
     let (feed, workspaces) = mpsc::channel(FEED);
     let counting = counts.clone().run(StoreCounts(store.clone()), workspaces, shutdown.clone());
@@ -92,8 +92,8 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
         reloader = reloader.with_gateway(&source, file, Pems::default(), Base::Bundled(tls));
     }
     runtime.block_on(gateway.ready());
-    // Now: their first look at everything that is there would keep the clients waiting.
-    let controllers = start_controllers(&runtime, &registry, &url, &shutdown);
+    // Not before: their first look at everything that is there would keep the clients waiting.
+    let controllers = runtime.spawn(controllers);
     greet(&url, &format!("http://{}", gateway.admin_address()), directory);
     run::until_signal(&runtime, gateway, reloader)?;
     shutdown.cancel();
@@ -157,14 +157,13 @@ fn api_server(
     Ok(server)
 }
 
-fn start_controllers(
-    runtime: &Runtime,
+fn controllers(
     registry: &Registry,
     url: &str,
     shutdown: &CancellationToken,
-) -> tokio::task::JoinHandle<()> {
+) -> impl Future<Output = ()> + Send + use<> {
     let options = apiserver_controllers::Options { external_url: url.into(), shard: SHARD.into() };
-    runtime.spawn(apiserver_controllers::run(registry.clone(), options, shutdown.clone()))
+    apiserver_controllers::run(registry.clone(), options, shutdown.clone())
 }
 
 /// A store that no longer knows what its disk holds needs a restart; whoever probes shall see that.

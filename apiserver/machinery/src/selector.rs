@@ -23,17 +23,6 @@ impl Selector {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// Whether an object matches of which only the place is known, and its labels by `label`; `None` when that does not
-    /// decide it.
-    pub fn matches_known<'a>(
-        &self,
-        name: &str,
-        namespace: &str,
-        label: impl Fn(&str) -> Option<&'a str>,
-    ) -> Option<bool> {
-        if self.labels.matches_labels(label) { self.fields.matches_place(name, namespace) } else { Some(false) }
-    }
-
     /// Whether `object` matches.
     pub fn matches(&self, object: &Value) -> bool {
         self.labels.matches(object) && self.fields.matches(object)

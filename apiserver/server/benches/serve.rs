@@ -62,7 +62,7 @@ async fn requests(client: &Client, what: &str, path: &str, count: usize) {
 /// one telling, or of one watcher that is told or not.
 async fn fan_out(client: &Client, what: &str, concerned: usize, selector: impl Fn(usize) -> String) {
     let item = format!("{MAPS}/object-77");
-    let from = meta(&client.get(&item).await.ok(), "resourceVersion").to_owned();
+    let from = meta(&client.get(&format!("{MAPS}?limit=1")).await.ok(), "resourceVersion").to_owned();
     let mut bodies: Vec<Pin<Box<Body>>> = Vec::new();
     for n in 0..WATCHERS {
         let path = format!("{MAPS}?watch=1&resourceVersion={from}{}", selector(n));

@@ -60,6 +60,41 @@ async fn an_event_is_written_once_for_all_who_want_it_in_the_same_form() {
     assert_eq!(event["type"], "MODIFIED");
 }
 
+/// A present state of several pages is that of one moment: what changes while it is told comes behind it.
+#[tokio::test]
+async fn a_large_present_state_is_of_one_revision() {
+    const OBJECTS: usize = 2100;
+    let server = server().await;
+    let one = Client::new(&server, "one");
+    let store = server.registry().store();
+    for n in 0..OBJECTS {
+        let name = format!("m{n:04}");
+        let metadata =
+            json!({"labels": {"half": (n % 2).to_string()}, "name": name, "namespace": "default", "uid": name});
+        let value = json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata}).to_string();
+        let key = format!("/registry/core/configmaps/one/default/{name}").into();
+        let txn = Txn { key, condition: Condition::Absent, guard: None, value: Some(value.into()), ttl: None };
+        store.txn(txn).await.unwrap();
+    }
+    let list = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+    for (selector, told) in [("", OBJECTS), ("&labelSelector=half%3D1", OBJECTS / 2)] {
+        let mut watch = one.watch(&format!("{MAPS}?{list}{selector}")).await;
+        let mut names = vec![watch.event().await.unwrap().1];
+        let last = format!("{MAPS}/m{:04}", OBJECTS - 1);
+        one.merge(&last, &json!({"data": {"selector": selector}})).await.ok();
+        for _ in 1..told {
+            let (kind, name, object) = watch.event().await.unwrap();
+            assert_eq!(kind, "ADDED");
+            assert_ne!(object["data"]["selector"], selector, "{name} is as it was");
+            names.push(name);
+        }
+        assert!(names.is_sorted());
+        assert_eq!(watch.next().await.unwrap()["type"], "BOOKMARK");
+        let (kind, _, object) = watch.event().await.unwrap();
+        assert_eq!((&*kind, object["data"]["selector"].as_str()), ("MODIFIED", Some(selector)));
+    }
+}
+
 #[tokio::test]
 async fn who_does_not_read_is_dropped_alone() {
     const CHANGES: usize = 10_000;

@@ -151,20 +151,24 @@ impl Tree {
     /// For every directory that directly contains keys beginning with `prefix`: its keys and bytes, in
     /// order. Whole subtrees within one directory are taken at once.
     pub(crate) fn directories(&self, prefix: &str) -> Vec<DirectoryCount> {
-        let mut found: std::collections::BTreeMap<Arc<str>, Totals> = std::collections::BTreeMap::new();
-        let mut current: Option<(&str, Totals)> = None;
-        self.root.directories(None, prefix, &mut |directory, totals| match &mut current {
+        let mut found: Vec<(&str, Totals)> = Vec::new();
+        self.root.directories(None, prefix, &mut |directory, totals| match found.last_mut() {
             Some((name, sum)) if *name == directory => sum.add(totals),
-            _ => {
-                if let Some((name, sum)) = current.replace((directory, totals)) {
-                    found.entry(name.into()).or_default().add(sum);
-                }
-            }
+            _ => found.push((directory, totals)),
         });
-        if let Some((name, sum)) = current {
-            found.entry(name.into()).or_default().add(sum);
-        }
-        found.into_iter().map(|(directory, t)| DirectoryCount { directory, keys: t.keys, bytes: t.bytes }).collect()
+        // In order already, but for a directory with others in between its keys, which comes twice.
+        found.sort_by_key(|(directory, _)| *directory);
+        found.dedup_by(|(name, more), (kept, sum)| {
+            let same = name == kept;
+            if same {
+                sum.add(*more);
+            }
+            same
+        });
+        found
+            .into_iter()
+            .map(|(name, t)| DirectoryCount { directory: name.into(), keys: t.keys, bytes: t.bytes })
+            .collect()
     }
 
     /// Totals of the keys for which `below` holds; `below` must hold for a lower part of the order.

@@ -158,11 +158,17 @@ impl Object {
 
     /// The same as far as it can be said without parsing.
     pub(super) fn matches_unparsed(&self, selector: &Selector) -> Option<bool> {
-        let labels = match selector.labels.is_empty() {
-            true => Labels::default(),
-            false => Labels::of(&self.kv.value)?,
-        };
-        selector.matches_known(self.name(), self.namespace(), |key| labels.get(key))
+        if !selector.labels.is_empty() {
+            let labels = Labels::of(&self.kv.value)?;
+            if !selector.labels.matches_labels(|key| labels.get(key)) {
+                return Some(false);
+            }
+        }
+        if selector.fields.is_empty() {
+            Some(true)
+        } else {
+            selector.fields.matches_place(self.name(), self.namespace())
+        }
     }
 
     /// The same object with other bytes, which are not stored: revision 0 stands for no resourceVersion.

@@ -208,7 +208,8 @@ impl Scan<'_> {
             self.start.after = found.items.last().map(|kv| kv.key.to_string());
             for kv in found.items {
                 let object = self.object(kv);
-                if self.of.holds(&object) && object.matches(&options.selector)? {
+                let is_here = !self.span.scattered || self.of.holds(&object);
+                if is_here && object.matches(&options.selector)? {
                     items.push(object);
                 }
                 if limit > 0 && items.len() > limit {
