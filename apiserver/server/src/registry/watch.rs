@@ -262,9 +262,10 @@ impl State {
         if !self.of.holds(object) || self.selector.is_empty() {
             return Ok(self.of.holds(object));
         }
-        match object.matches_unparsed(&self.selector) {
+        // Labels of a change are read once for all who watch by some: the store tells it only to those whom it may concern.
+        let place = self.selector.labels.is_empty().then(|| object.matches_unparsed(&self.selector));
+        match place.flatten() {
             Some(matches) => Ok(matches),
-            // Once for all who watch.
             None => Ok(self.selector.matches(&*self.registry.recent.parsed(self.epoch, object)?)),
         }
     }
