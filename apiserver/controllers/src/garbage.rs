@@ -3,7 +3,8 @@
 //!
 //! One stream of all changes in all clusters feeds one graph of owners. Since the stream is in the order of the changes,
 //! whoever is told that an owner goes knows all dependents that were made before. The graph says only where to look:
-//! every decision is made on what the store holds, and every write is bound to what was read.
+//! every decision is made on what the store holds, and every write is bound to what was read. The store may be far ahead
+//! of the stream: nothing is done for an owner that waits before the stream has told so.
 //!
 //! A restart, and a watch that broke, begin with an empty graph; nothing is decided before it is whole.
 

@@ -1,9 +1,11 @@
 //! Terminating logical clusters lose their content, then themselves (kcp.md 2.5). So do those whose Workspace is gone.
+//!
+//! Nothing is taken from a cluster before its terminators have done their part: until then it also takes new objects.
 
 use apiserver_api::{Status, marks};
 use apiserver_machinery::{
     Resource, builtin,
-    object::{get, text},
+    object::{get, items, text},
     options::DeleteOptions,
 };
 use apiserver_server::{
@@ -65,6 +67,10 @@ impl Reconcile for LogicalClusters {
             }
             return Ok(Outcome::Done);
         }
+        if !items(&cluster, &["status", "terminators"]).is_empty() {
+            // The change that takes the last one brings us back here.
+            return Ok(Outcome::Done);
+        }
         let inside = Collection::cluster(&key.cluster);
         let mut left = 0;
         // Namespaced objects first: then the namespace controller finds its namespaces empty.
@@ -75,8 +81,9 @@ impl Reconcile for LogicalClusters {
         if left > 0 {
             return Ok(Outcome::Again);
         }
-        let release = |old: Option<&Value>| Ok(without_finalizer(old, marks::CLUSTER_FINALIZER));
-        unless_gone(self.registry.modify(self.logical_clusters, &key, &UpdateOptions::default(), release).await)?;
+        // With the resourceVersion that was read: whoever gave it a terminator meanwhile may have made objects.
+        let released = without_finalizer(Some(&cluster), marks::CLUSTER_FINALIZER);
+        unless_gone(self.registry.update(self.logical_clusters, &key, released, &UpdateOptions::default()).await)?;
         Ok(Outcome::Done)
     }
 }

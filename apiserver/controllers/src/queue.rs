@@ -1,7 +1,8 @@
 //! The queue that all controllers share: each key is looked at by one task at a time, a change during the look leads to
 //! another one, a look that failed is repeated with growing pauses.
 //!
-//! A key stands in it at most once, so it is never longer than the number of objects that a controller looks at.
+//! A key stands in it at most once, and at most once among those that wait for their time, so neither is ever longer than
+//! the number of objects that a controller looks at.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -14,7 +15,7 @@ use std::{
 use apiserver_api::Status;
 use futures_util::StreamExt;
 use tokio::task::{JoinError, JoinSet};
-use tokio_util::time::DelayQueue;
+use tokio_util::time::{DelayQueue, delay_queue};
 
 /// Keys that are looked at concurrently: enough for their writes to share a commit, few enough to leave the shard
 /// to its clients.
@@ -41,6 +42,8 @@ pub(crate) struct Queue<K> {
     again: HashSet<K>,
     tasks: JoinSet<(K, Result<Outcome, Status>)>,
     delayed: DelayQueue<K>,
+    /// What is in `delayed`.
+    due: HashMap<K, delay_queue::Key>,
     /// Consecutive failures of a key.
     failures: HashMap<K, u32>,
 }
@@ -55,6 +58,7 @@ impl<K: Clone + Debug + Eq + Hash + Send + 'static> Queue<K> {
             again: HashSet::new(),
             tasks: JoinSet::new(),
             delayed: DelayQueue::new(),
+            due: HashMap::new(),
             failures: HashMap::new(),
         }
     }
@@ -95,7 +99,11 @@ impl<K: Clone + Debug + Eq + Hash + Send + 'static> Queue<K> {
     pub(crate) async fn turn(&mut self) {
         tokio::select! {
             Some(done) = self.tasks.join_next() => self.finished(done),
-            Some(due) = self.delayed.next() => self.enqueue(due.into_inner()),
+            Some(due) = self.delayed.next() => {
+                let key = due.into_inner();
+                self.due.remove(&key);
+                self.enqueue(key);
+            }
             else => std::future::pending().await,
         }
     }
@@ -121,6 +129,9 @@ impl<K: Clone + Debug + Eq + Hash + Send + 'static> Queue<K> {
         match outcome {
             Ok(Outcome::Done) => {
                 self.failures.remove(&key);
+                if let Some(due) = self.due.remove(&key) {
+                    self.delayed.remove(&due);
+                }
             }
             Ok(Outcome::Again) => self.retry(key.clone()),
             Err(status) => {
@@ -133,12 +144,53 @@ impl<K: Clone + Debug + Eq + Hash + Send + 'static> Queue<K> {
         }
     }
 
-    /// Looks again after a while. Entries of the delay queue are never taken back (its keys are used again once an
-    /// entry is due): at worst a key is looked at once more than needed.
+    /// Looks again after a while, the longer the more often that was in vain. Looks in between, which changes led to, count
+    /// for nothing here.
     fn retry(&mut self, key: K) {
+        if self.due.contains_key(&key) {
+            return;
+        }
         let failures = self.failures.entry(key.clone()).or_default();
         let delay = BACKOFF_MIN.saturating_mul(1 << (*failures).min(14)).min(BACKOFF_MAX);
         *failures += 1;
-        self.delayed.insert(key, delay);
+        self.delay(key, delay);
+    }
+
+    /// Looks again after this time, or when that is due anyway.
+    fn delay(&mut self, key: K, delay: Duration) {
+        if !self.due.contains_key(&key) {
+            let due = self.delayed.insert(key.clone(), delay);
+            self.due.insert(key, due);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs one look that ends so.
+    async fn look(queue: &mut Queue<u8>, outcome: Outcome) {
+        queue.start(move |_| async move { Ok(outcome) });
+        queue.drain().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_waits_for_its_time_once_however_often_it_changes() {
+        let mut queue = Queue::new();
+        for _ in 0..100 {
+            queue.enqueue(1);
+            look(&mut queue, Outcome::Again).await;
+        }
+        assert_eq!((queue.delayed.len(), queue.due.len(), queue.failures[&1]), (1, 1, 1));
+        // Due, and in vain again: once more, and later.
+        queue.turn().await;
+        assert_eq!((queue.delayed.len(), queue.waiting()), (0, 1));
+        look(&mut queue, Outcome::Again).await;
+        assert_eq!((queue.delayed.len(), queue.failures[&1]), (1, 2));
+        // Nothing is awaited any more.
+        queue.enqueue(1);
+        look(&mut queue, Outcome::Done).await;
+        assert!(queue.delayed.is_empty() && queue.due.is_empty() && queue.failures.is_empty());
     }
 }

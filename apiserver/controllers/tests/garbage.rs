@@ -146,6 +146,27 @@ async fn a_circle_is_no_obstacle_and_a_restart_forgets_nothing() {
     world.stop().await;
 }
 
+#[tokio::test]
+async fn a_mandatory_object_that_is_made_anew_is_another_owner() {
+    let world = World::start().await;
+    let schemas = apiserver_machinery::builtin::find("flowcontrol.apiserver.k8s.io", "v1", "flowschemas").unwrap();
+    // Of what nothing is stored at first, then of what the deletion has stored.
+    for name in ["of-the-first", "of-the-second"] {
+        let schema = world.get(schemas, "", "exempt").await.unwrap();
+        let mut child = map(name, &[("exempt", uid(&schema))]);
+        child["metadata"]["ownerReferences"][0]["kind"] = json!("FlowSchema");
+        child["metadata"]["ownerReferences"][0]["apiVersion"] = json!("flowcontrol.apiserver.k8s.io/v1");
+        world.create(maps(), "default", child).await;
+        // Behind this one the child has been looked at.
+        world.create(maps(), "default", map("sentinel", &[("nobody", "1")])).await;
+        gone(&world, "sentinel").await;
+        assert!(world.get(maps(), "default", name).await.is_some());
+        world.delete(schemas, "", "exempt", None).await;
+        gone(&world, name).await;
+    }
+    world.stop().await;
+}
+
 /// One step of the test of laws. Objects are numbered; the same number may be created again after it is gone.
 #[derive(Clone, Debug)]
 enum Step {

@@ -14,7 +14,7 @@ use apiserver_machinery::{
 };
 use apiserver_server::{
     ApiServer, Registry,
-    registry::{Collection, ObjectKey},
+    registry::{Collection, ObjectKey, UpdateOptions},
 };
 use apiserver_storage::Embedded;
 use serde_json::{Value, json};
@@ -151,6 +151,45 @@ async fn a_deleted_workspace_takes_everything_below_it_along() {
             all.items.iter().filter(|o| [team.as_str(), child.as_str()].contains(&o.cluster())).collect();
         assert!(left.is_empty(), "{}: {left:?}", resource.plural);
     }
+    fixture.stop().await;
+}
+
+/// Terminators may still need, and make, objects: the cluster stays whole until the last of them has gone.
+#[tokio::test]
+async fn a_cluster_waits_for_its_terminators() {
+    let fixture = Fixture::start().await;
+    let team = fixture.workspace(&root(), "team").await;
+    let namespaces = find("", "v1", "namespaces");
+    let own = ObjectKey::new(&team, "", "cluster");
+    let terminators = async |terminators: Value| {
+        let set = |old: Option<&Value>| {
+            let mut new = old.cloned().unwrap();
+            new["status"]["terminators"] = terminators.clone();
+            Ok(new)
+        };
+        let options = UpdateOptions { subresource: "status", ..UpdateOptions::default() };
+        fixture.registry.modify(logical_clusters(), &own, &options, set).await.unwrap();
+    };
+    terminators(json!(["root:a", "root:b"])).await;
+    fixture.create(namespaces, &team, "", "before").await;
+    fixture.delete(workspaces(), &root(), "team").await.unwrap();
+    while fixture.get(logical_clusters(), &team, "cluster").await.unwrap()["metadata"]["deletionTimestamp"].is_null() {
+        fixture.pause().await;
+    }
+    fixture.create(namespaces, &team, "", "during").await;
+    terminators(json!(["root:b"])).await;
+    // Behind this one everything before has been looked at.
+    fixture.workspace(&root(), "other").await;
+    fixture.delete(workspaces(), &root(), "other").await.unwrap();
+    fixture.until_gone(workspaces(), &root(), "other").await;
+    for name in ["before", "during"] {
+        let namespace = fixture.get(namespaces, &team, name).await.expect(name);
+        assert_eq!(namespace["status"]["phase"], "Active", "{name}");
+    }
+    fixture.create(namespaces, &team, "", "late").await;
+    terminators(json!([])).await;
+    fixture.until_gone(workspaces(), &root(), "team").await;
+    assert_eq!(fixture.registry.count(namespaces, &Collection::cluster(&team)).unwrap(), 0);
     fixture.stop().await;
 }
 

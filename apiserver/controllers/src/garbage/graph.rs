@@ -162,6 +162,12 @@ impl Graph {
         some.map(|(uid, dependent)| (*uid, dependent.node.clone())).collect()
     }
 
+    /// Whether it is known that this object waits for this. Then all dependents are known that were made before it
+    /// began to wait: their changes came first.
+    pub(super) fn is_waiting(&self, uid: Uid, wait: Wait) -> bool {
+        self.waiting.get(&uid).is_some_and(|(_, known)| *known == wait)
+    }
+
     /// The objects that wait for the collector.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &Node> {
         self.waiting.values().map(|(node, _)| node)
@@ -176,8 +182,7 @@ impl Graph {
 
     /// Whether an object that this one owns is being deleted in the foreground: perhaps it waits for this one in turn.
     pub(super) fn owns_waiting(&self, owner: Uid) -> bool {
-        let waits = |uid| matches!(self.waiting.get(&uid), Some((_, Wait::Foreground)));
-        self.edges_of(owner, None).any(|(uid, _)| waits(uid))
+        self.edges_of(owner, None).any(|(uid, _)| self.is_waiting(uid, Wait::Foreground))
     }
 
     fn edges_of(&self, owner: Uid, after: Option<Uid>) -> impl Iterator<Item = (Uid, bool)> {

@@ -39,7 +39,7 @@ struct Owners<'a> {
     solid: usize,
     /// Not there, or another object of the same name is.
     absent: Vec<&'a str>,
-    /// Being deleted in the foreground: they want this object to go first.
+    /// Being deleted in the foreground, as the graph knows: they want this object to go first.
     waiting: Vec<&'a str>,
 }
 
@@ -60,6 +60,9 @@ impl Collector {
         let Some(object) = self.registry.find(node.resource, &node.key).await? else { return Ok(Outcome::Done) };
         let metadata = Metadata::of(&object)?;
         match metadata.wait() {
+            // The store is ahead of the graph, which may not have all dependents yet. It will once it hears of this, and
+            // that is reason to look again.
+            Some(wait) if !self.graph().is_waiting(uid(&metadata.uid), wait) => {}
             Some(Wait::Orphan) => self.orphan(node, &metadata.uid).await?,
             Some(Wait::Foreground) => self.end_in_foreground(node, &metadata.uid).await?,
             None if metadata.is_terminating() || metadata.owners().is_empty() || is_spared(node) => {}
@@ -132,7 +135,12 @@ impl Collector {
             };
             let found = self.registry.find(resource, &key).await?;
             match found.as_ref().map(Metadata::of).transpose()? {
-                Some(owner) if owner.uid == reference.uid && owner.wait() == Some(Wait::Foreground) => {
+                // One that the graph has not heard of yet is no reason: what this object owns may not be known either.
+                Some(owner)
+                    if owner.uid == reference.uid
+                        && owner.wait() == Some(Wait::Foreground)
+                        && self.graph().is_waiting(uid(&owner.uid), Wait::Foreground) =>
+                {
                     owners.waiting.push(&reference.uid);
                 }
                 Some(owner) if owner.uid == reference.uid => owners.solid += 1,
@@ -199,4 +207,103 @@ impl Collector {
 fn is_spared(node: &Node) -> bool {
     let cluster = node.resource.group == "core.kcp.io" && node.resource.plural == "logicalclusters";
     cluster || node.resource.immortal.contains(&&*node.key.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use apiserver_api::ClusterName;
+    use apiserver_machinery::{Resource, builtin, options::WriteOptions};
+    use apiserver_server::{ApiServer, registry::ObjectKey};
+    use apiserver_storage::Embedded;
+
+    use super::*;
+
+    fn maps() -> &'static Resource {
+        builtin::find("", "v1", "configmaps").unwrap()
+    }
+
+    fn node(name: &str) -> Node {
+        let root: ClusterName = ClusterName::ROOT.parse().unwrap();
+        Node { resource: maps(), key: ObjectKey::new(&root, "default", name) }
+    }
+
+    struct World(Collector);
+
+    impl World {
+        async fn start() -> Self {
+            let server = ApiServer::new(Arc::new(Embedded::in_memory()), apiserver_server::Options::default());
+            server.bootstrap().await.unwrap();
+            Self(Collector::new(server.registry().clone()))
+        }
+
+        /// Creates a ConfigMap that is owned by this one, if any.
+        async fn create(&self, name: &str, owner: Option<&Object>) -> Object {
+            let owners = owner.map(|owner| {
+                let (name, uid) = (owner.name(), Metadata::of(owner).unwrap().uid);
+                json!({"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": uid, "blockOwnerDeletion": true})
+            });
+            let object = json!({"metadata": {"name": name, "ownerReferences": Vec::from_iter(owners)}});
+            let key = node(name).key;
+            let options = WriteOptions::default();
+            self.0.registry.create(maps(), &key.cluster, &key.namespace, object, &options).await.unwrap()
+        }
+
+        async fn find(&self, name: &str) -> Option<Object> {
+            self.0.registry.find(maps(), &node(name).key).await.unwrap()
+        }
+
+        /// The stream tells of an object.
+        fn told(&self, object: &Object) -> Vec<super::super::graph::Look> {
+            let facts = Metadata::of(object).unwrap().facts(maps(), &object.key());
+            self.0.graph().changed(node(object.name()), facts)
+        }
+    }
+
+    /// An owner that is looked at for another reason, while the stream is still behind its dependent and its deletion.
+    #[tokio::test]
+    async fn nothing_is_done_before_the_graph_knows_all_dependents() {
+        for propagation in [Propagation::Orphan, Propagation::Foreground] {
+            let world = World::start().await;
+            let top = world.create("top", None).await;
+            let owner = world.create("owner", Some(&top)).await;
+            world.told(&owner);
+            let child = world.create("child", Some(&owner)).await;
+            let options = DeleteOptions { propagation: Some(propagation), ..DeleteOptions::default() };
+            world.0.registry.delete(maps(), &node("owner").key, &options).await.unwrap();
+            let deleted = world.find("owner").await.unwrap();
+
+            assert_eq!(world.0.look(&node("owner")).await, Ok(Outcome::Done));
+            let still = world.find("owner").await.expect("it waits until the stream has come so far");
+            assert_eq!(still.revision(), deleted.revision());
+
+            world.told(&child);
+            assert!(!world.told(&deleted).is_empty(), "which is reason to look again");
+            world.0.look(&node("owner")).await.unwrap();
+            let child = world.find("child").await.expect("its owner is there, or has let it go");
+            let is_orphan = Metadata::of(&child).unwrap().owners().is_empty();
+            assert_eq!(is_orphan, propagation == Propagation::Orphan);
+            assert_eq!(world.find("owner").await.is_none(), is_orphan, "in the foreground the child blocks it");
+        }
+    }
+
+    /// What an owner in the foreground wants gone goes in the foreground too, with what it owns in turn.
+    #[tokio::test]
+    async fn a_waiting_owner_is_heeded_once_the_graph_knows_it() {
+        let world = World::start().await;
+        let owner = world.create("owner", None).await;
+        let child = world.create("child", Some(&owner)).await;
+        world.told(&child);
+        let grandchild = world.create("grandchild", Some(&child)).await;
+        let options = DeleteOptions { propagation: Some(Propagation::Foreground), ..DeleteOptions::default() };
+        world.0.registry.delete(maps(), &node("owner").key, &options).await.unwrap();
+        world.0.look(&node("child")).await.unwrap();
+        assert!(world.find("child").await.is_some());
+        world.told(&grandchild);
+        world.told(&world.find("owner").await.unwrap());
+        world.0.look(&node("child")).await.unwrap();
+        let child = world.find("child").await.expect("it waits for the grandchild");
+        assert_eq!(Metadata::of(&child).unwrap().wait(), Some(Wait::Foreground));
+    }
 }

@@ -3,14 +3,17 @@
 //! Watches of single resources are each in order, but not among each other: who relates objects of different kinds
 //! would see an effect before its cause. Here every change comes behind all earlier ones, whatever its resource.
 //!
+//! A mandatory object that is made anew in one write (`mandatory`) is another object: here its end is told first.
+//!
 //! One watch of the store, whatever the number of resources and clusters; the present state is read a page at a time.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::collections::VecDeque;
 
 use apiserver_api::Status;
 use apiserver_machinery::Resource;
-use apiserver_storage::{Event, KeyValue, Range, Store, StoreError, WatchStream as StoreStream, keys::REGISTRY};
+use apiserver_storage::{Event, KeyValue, Range, StoreError, WatchStream as StoreStream, keys::REGISTRY};
 use futures_util::{StreamExt, stream};
+use serde_json::Value;
 
 use super::{Collection, Object, Registry, WatchEvent, WatchStream, keys::Span, store_status};
 
@@ -30,15 +33,30 @@ impl Registry {
             Ok(Table { resource, prefix, place_at })
         };
         let tables = resources.iter().map(table).collect::<Result<Vec<_>, Status>>()?;
-        let store = Arc::clone(&self.store);
-        let revision = store.revision();
-        let state =
-            State { store, tables, at: 0, after: None, revision, pending: VecDeque::new(), source: None, ended: false };
+        let (registry, revision) = (self.clone(), self.store.revision());
+        let pending = VecDeque::new();
+        let state = State { registry, tables, at: 0, after: None, revision, pending, source: None, ended: false };
         Ok(Box::pin(stream::unfold(state, |mut state| async move {
             let item = state.next().await?;
             state.ended = item.is_err();
             Some((item, state))
         })))
+    }
+
+    /// The mandatory object in whose place another one is now; `old` is what was stored, if anything.
+    async fn replaced(&self, new: &Object, old: Option<Object>) -> Result<Option<Object>, Status> {
+        if (new.resource().mandatory)().is_empty() {
+            return Ok(None);
+        }
+        let old = match old {
+            Some(old) => Some(old),
+            None => self.find_mandatory(new.resource(), &new.key()).await?,
+        };
+        let uid = |object: &Object| Ok::<_, Status>(object.parse::<Value>()?.pointer("/metadata/uid").cloned());
+        Ok(match old {
+            Some(old) if uid(&old)? != uid(new)? => Some(old),
+            _ => None,
+        })
     }
 }
 
@@ -49,7 +67,7 @@ struct Table {
 }
 
 struct State {
-    store: Arc<dyn Store>,
+    registry: Registry,
     tables: Vec<Table>,
     /// The table that is being read; their number when the present state was read whole.
     at: usize,
@@ -57,6 +75,7 @@ struct State {
     after: Option<String>,
     /// What the present state is the state of.
     revision: u64,
+    /// To be told as `Added` before anything else.
     pending: VecDeque<Object>,
     source: Option<StoreStream>,
     ended: bool,
@@ -73,16 +92,16 @@ impl State {
             }
             let step = match &mut self.source {
                 Some(source) => match source.next().await {
-                    Some(Ok(event)) => Ok(self.translate(event)),
-                    Some(Err(error)) => Err(error),
-                    None => Err(StoreError::Closed),
+                    Some(Ok(event)) => self.translate(event).await,
+                    Some(Err(error)) => Err(store_status(error)),
+                    None => Err(store_status(StoreError::Closed)),
                 },
-                None => self.read().await,
+                None => self.read().await.map_err(store_status),
             };
             match step {
                 Ok(Some(event)) => return Some(Ok(event)),
                 Ok(None) => {}
-                Err(error) => return Some(Err(store_status(error))),
+                Err(status) => return Some(Err(status)),
             }
         }
     }
@@ -90,12 +109,12 @@ impl State {
     /// The next page of the present state, or the watch behind it.
     async fn read(&mut self) -> Result<Option<WatchEvent>, StoreError> {
         let Some(table) = self.tables.get(self.at) else {
-            self.source = Some(self.store.watch(REGISTRY, self.revision).await?);
+            self.source = Some(self.registry.store.watch(REGISTRY, self.revision).await?);
             return Ok(Some(WatchEvent::InitialEnd(self.revision)));
         };
         let (prefix, after) = (table.prefix.clone(), self.after.take());
         let range = Range { prefix, after, limit: PAGE, revision: Some(self.revision), ..Range::default() };
-        let page = self.store.range(range).await?;
+        let page = self.registry.store.range(range).await?;
         if page.remaining > 0 {
             self.after = page.items.last().map(|kv| kv.key.to_string());
         } else {
@@ -107,16 +126,27 @@ impl State {
     }
 
     /// None for a change of an object of another resource.
-    fn translate(&self, event: Event) -> Option<WatchEvent> {
+    async fn translate(&mut self, event: Event) -> Result<Option<WatchEvent>, Status> {
         let object = |kv: KeyValue| {
             let table = self.tables.iter().find(|t| kv.key.starts_with(&t.prefix))?;
             Some(Object::new(table.resource, table.place_at, kv))
         };
-        Some(match event {
-            Event::Progress(revision) => WatchEvent::Progress(revision),
-            Event::Delete { prev, revision } => WatchEvent::Deleted(object(prev)?.at_revision(revision)),
-            Event::Put { kv, prev: None } => WatchEvent::Added(object(kv)?),
-            Event::Put { kv, prev: Some(_) } => WatchEvent::Modified(object(kv)?),
+        Ok(match event {
+            Event::Progress(revision) => Some(WatchEvent::Progress(revision)),
+            Event::Delete { prev, revision } => object(prev).map(|o| WatchEvent::Deleted(o.at_revision(revision))),
+            Event::Put { kv, prev } => {
+                let Some(new) = object(kv) else { return Ok(None) };
+                let (is_new, old) = (prev.is_none(), prev.and_then(object));
+                match self.registry.replaced(&new, old).await? {
+                    Some(old) => {
+                        let revision = new.revision();
+                        self.pending.push_back(new);
+                        Some(WatchEvent::Deleted(old.at_revision(revision)))
+                    }
+                    None if is_new => Some(WatchEvent::Added(new)),
+                    None => Some(WatchEvent::Modified(new)),
+                }
+            }
         })
     }
 }
