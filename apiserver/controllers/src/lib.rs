@@ -4,7 +4,7 @@
 //!
 //! A controller is a few watches over every cluster, one queue of keys, and a function that looks at one object as it
 //! is now and does the next step towards what it should be. Nothing is remembered between two looks (but for the graph
-//! of owners, which is made anew at each start), so a crash at any moment is repaired by the first look after the
+//! of owners, and for how long a quota has been too high, which are made anew at each start), so a crash at any moment is repaired by the first look after the
 //! restart. There is no task, timer or memory per workspace.
 
 mod content;
@@ -44,7 +44,7 @@ pub fn run(registry: Registry, options: Options, shutdown: CancellationToken) ->
     let namespaces = controller::run(&registry, namespace::Namespaces::new(registry.clone()), &shutdown);
     let accounts = controller::run(&registry, service_account::ServiceAccounts::new(registry.clone()), &shutdown);
     let quotas = controller::run(&registry, quota::Quotas::new(registry.clone()), &shutdown);
-    let garbage = garbage::run(registry, shutdown);
+    let garbage = garbage::run(registry.clone(), shutdown.clone());
     async move {
         let tasks = TaskTracker::new();
         tasks.spawn(workspaces);
@@ -53,8 +53,17 @@ pub fn run(registry: Registry, options: Options, shutdown: CancellationToken) ->
         tasks.spawn(accounts);
         tasks.spawn(quotas);
         tasks.spawn(garbage);
+        tasks.spawn(follow_removals(registry, shutdown));
         tasks.close();
         tasks.wait().await;
+    }
+}
+
+/// Ends the watches of clusters that other servers on the same store remove.
+async fn follow_removals(registry: Registry, shutdown: CancellationToken) {
+    while let Some(status) = shutdown.run_until_cancelled(registry.follow_removals()).await {
+        tracing::warn!(error = %status, "the watch of removed clusters ended, beginning anew");
+        shutdown.run_until_cancelled(tokio::time::sleep(controller::REWATCH_AFTER)).await;
     }
 }
 

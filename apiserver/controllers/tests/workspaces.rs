@@ -11,12 +11,14 @@ use apiserver_controllers::Options;
 use apiserver_machinery::{
     Resource, builtin,
     options::{DeleteOptions, ListOptions, WriteOptions},
+    selector::Selector,
 };
 use apiserver_server::{
     ApiServer, Registry,
-    registry::{Collection, ObjectKey, UpdateOptions},
+    registry::{Collection, ObjectKey, UpdateOptions, WatchOptions, WatchStart},
 };
 use apiserver_storage::Embedded;
+use futures_util::StreamExt;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -288,6 +290,28 @@ async fn a_cluster_follows_a_workspace_that_lost_its_finalizer() {
     let fixture = Fixture::over(registry);
     fixture.until_gone(logical_clusters(), &team, "cluster").await;
     fixture.stop().await;
+}
+
+/// Several servers on one store: whichever of them removes a cluster, the watches of all of them end.
+#[tokio::test]
+async fn watches_of_a_cluster_end_on_every_server() {
+    let store = Arc::new(Embedded::in_memory());
+    let server = || ApiServer::new(store.clone(), apiserver_server::Options::default());
+    let servers = [server(), server()];
+    servers[0].bootstrap().await.unwrap();
+    let fixtures = servers.each_ref().map(|server| Fixture::over(server.registry().clone()));
+    let team = fixtures[0].workspace(&root(), "team").await;
+    let options = || WatchOptions { selector: Selector::default(), start: WatchStart::Now };
+    let inside = Collection::cluster(&team);
+    let watches = fixtures.each_ref().map(|f| f.registry.watch(find("", "v1", "configmaps"), &inside, options()));
+    let watches = futures_util::future::try_join_all(watches).await.unwrap();
+    let ended = watches.into_iter().map(|mut watch| async move { while watch.next().await.is_some() {} });
+    // The controllers of both are at it; one of them is the one that removes the cluster.
+    fixtures[1].delete(workspaces(), &root(), "team").await.unwrap();
+    tokio::time::timeout(PATIENCE, futures_util::future::join_all(ended)).await.expect("both end");
+    for fixture in fixtures {
+        fixture.stop().await;
+    }
 }
 
 #[tokio::test]
