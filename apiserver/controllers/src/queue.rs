@@ -30,6 +30,8 @@ pub(crate) enum Outcome {
     Done,
     /// Something that cannot be watched is awaited: look again, with back-off.
     Again,
+    /// The same, but after this time.
+    After(Duration),
 }
 
 /// See the module.
@@ -134,6 +136,7 @@ impl<K: Clone + Debug + Eq + Hash + Send + 'static> Queue<K> {
                 }
             }
             Ok(Outcome::Again) => self.retry(key.clone()),
+            Ok(Outcome::After(delay)) => self.delay(key.clone(), delay),
             Err(status) => {
                 tracing::debug!(?key, error = %status, "will be tried again");
                 self.retry(key.clone());

@@ -7,6 +7,11 @@ use std::sync::Arc;
 
 use apiserver_api::Status;
 use apiserver_machinery::{Resource, builtin, options::WriteOptions};
+use apiserver_server::{
+    ApiServer,
+    registry::{Collection, ObjectKey},
+};
+use apiserver_storage::Embedded;
 use serde_json::json;
 use support::{World, core, root, until};
 
@@ -106,4 +111,51 @@ async fn what_is_used_is_told_and_what_is_not_measured_is_not() {
     fits.unwrap();
     used(&world, "q", "secrets", "1").await;
     world.stop().await;
+}
+
+/// Each counts for itself, and what one has charged for and not made yet the other cannot see.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn two_servers_on_one_store_do_not_exceed_it_together() {
+    const HARD: usize = 50;
+    let store = Arc::new(Embedded::in_memory());
+    let server = || ApiServer::new(store.clone(), apiserver_server::Options::default());
+    let servers = [server(), server()];
+    servers[0].bootstrap().await.unwrap();
+    let worlds = servers.map(|server| Arc::new(World::over(server.registry().clone())));
+    quota(&worlds[0], "q", json!({"configmaps": HARD.to_string()})).await;
+    used(&worlds[1], "q", "configmaps", "0").await;
+    let here = Collection::namespace(&root(), "default");
+    // First only creates, then objects that go again too.
+    for (round, deletes) in [(0, false), (1, true), (2, true), (3, false)] {
+        let mut writers = tokio::task::JoinSet::new();
+        for writer in 0..8 {
+            let (world, here) = (worlds[writer % 2].clone(), here.clone());
+            writers.spawn(async move {
+                for n in 0..HARD {
+                    let name = format!("r{round}w{writer}n{n}");
+                    let object = json!({"metadata": {"name": name}});
+                    let made = make(&world, core("configmaps"), object, &WriteOptions::default()).await;
+                    let there = world.registry.count(core("configmaps"), &here).unwrap();
+                    assert!(there <= HARD as u64, "{there} of {HARD}");
+                    match made {
+                        Ok(()) if deletes => world.delete(core("configmaps"), "default", &name, None).await,
+                        Ok(()) => {}
+                        Err(status) => assert_eq!(status.code, 403, "{}", status.message),
+                    }
+                }
+            });
+        }
+        writers.join_all().await;
+        let there = worlds[0].list(core("configmaps"), "default").await.len();
+        assert_eq!(there, if deletes { 0 } else { HARD });
+        used(&worlds[1], "q", "configmaps", &there.to_string()).await;
+        for object in worlds[0].list(core("configmaps"), "default").await {
+            let key = ObjectKey::new(&root(), "default", object["metadata"]["name"].as_str().unwrap());
+            worlds[round % 2].registry.delete(core("configmaps"), &key, &Default::default()).await.unwrap();
+        }
+        used(&worlds[0], "q", "configmaps", "0").await;
+    }
+    for world in worlds {
+        Arc::into_inner(world).unwrap().stop().await;
+    }
 }

@@ -125,6 +125,7 @@ impl Registry {
                 if lifecycle::is_logical_cluster(current.resource()) {
                     self.removals.removed(&current.key().cluster, revision);
                 }
+                self.credit(current.resource(), &current.key()).await;
                 Ok(true)
             }
             TxnOutcome::Conflict(_) | TxnOutcome::Unguarded => Ok(false),

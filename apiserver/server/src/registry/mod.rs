@@ -9,7 +9,7 @@
 //!   too); none of them is stored.
 //! * A write is one compare-and-set on one key: it happens whole or not at all. That of a new object is carried out only
 //!   if its namespace, or its logical cluster, is still as it was when it was asked. Where there are quotas it is
-//!   charged for before, by a write of its own.
+//!   charged for before, by a write of its own, and what is gone is credited by another.
 
 mod changes;
 mod count;
@@ -35,6 +35,7 @@ pub use self::{
     delete::{Deleted, FOREGROUND_FINALIZER, ORPHAN_FINALIZER},
     informers::Informing,
     object::Object,
+    quota::{Excess as QuotaExcess, SETTLED as QUOTA_SETTLED},
     read::Page,
     watch::{WatchEvent, WatchOptions, WatchStart, WatchStream},
     write::{UpdateOptions, Written},

@@ -1,77 +1,53 @@
 //! Admission by ResourceQuota (api-server.md 5.8): numbers of objects in a namespace.
 //!
-//! `status.used` of a quota is a ledger: before an object is made, one is added to it by compare-and-set, so that no
-//! number of writers, in this process or in another, gets beyond the limit. It is set right from the store's counters
-//! ([`Registry::recalculate_quota`]) when objects go, and when a create that was charged for failed.
+//! `status.used` of a quota is a ledger: one is added before an object is made, and taken off once one is gone, by whoever
+//! makes or deletes it, and always by compare-and-set. So no number of writers, in this process or in others on the same
+//! store, gets beyond the limit. All who wait for an entry in the same namespace share one write ([`gate`]).
 //!
-//! What is being made is charged for and not yet counted. So counting waits until nothing is being made in that
-//! namespace by this process. Of creates in other processes on the same store it knows nothing: one of them that lies
-//! between its two writes at that very moment can be forgotten, as upstream can forget it.
+//! What is used is at least what there is. It is more while objects are being made, and when a process ended or lost an
+//! answer between two writes. The latter is put right by counting ([`Registry::audit_quota`]), but nobody can see what
+//! others have charged for and not made yet. So what is used falls by counting only after long enough a time without any
+//! change ([`audit::Excess`]), and an entry that took too long ([`LIFE`]) is not relied on any more by its owner.
 //!
-//! A namespace without a quota costs one look at a counter for each create.
+//! A namespace without a quota costs one look at a counter for each create and delete.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError, Weak},
-};
+mod audit;
+mod gate;
+mod ledger;
 
-use apiserver_api::{ClusterName, Status};
-use apiserver_machinery::{
-    Resource, builtin,
-    object::{entries, get, set},
-    options::ListOptions,
-    quantity::Quantity,
-};
-use serde_json::{Map, Value};
-use tokio::sync::{OwnedRwLockReadGuard, RwLock};
+use std::time::{Duration, Instant};
 
-use super::{Collection, Object, ObjectKey, Registry, UpdateOptions};
+use apiserver_api::Status;
+use apiserver_machinery::{Resource, builtin, options::ListOptions};
+
+use self::{gate::Entry, ledger::Ledger};
+use super::{Collection, ObjectKey, Registry};
 use crate::errors;
 
-/// How often a charge is tried again when a quota was changed meanwhile.
+pub use self::audit::{Excess, SETTLED};
+pub(super) use self::gate::Gates;
+
+/// How often an entry is tried again when a quota was changed, or the process that wrote it for others went away.
 const ATTEMPTS: usize = 16;
-/// Core resources that a quota may limit under their own name, for history's sake; all others only as `count/<name>`.
-const OLD_NAMES: [&str; 3] = ["configmaps", "resourcequotas", "secrets"];
+/// An object is made and an entry is made within this time, or not at all.
+const LIFE: Duration = Duration::from_secs(10);
 
-/// One gate for each namespace with a quota (by its own key) in which objects are being made now.
-///
-/// The mutex is held for a few map operations, never over an await.
-#[derive(Default)]
-pub(super) struct Gates(Mutex<HashMap<ObjectKey, Weak<Gate>>>);
-
-/// See [`Gates`].
-#[derive(Default)]
-struct Gate {
-    /// Read while an object is being made, written while objects are counted.
-    making: Arc<RwLock<()>>,
-    /// One charge at a time: writers of this process need not race each other.
-    charging: tokio::sync::Mutex<()>,
-}
-
-/// An object was charged for and may be made. Held until that is done or has failed.
+/// An object was charged for and may be made.
+#[derive(Debug)]
 pub(super) struct Charge {
-    _gate: Arc<Gate>,
-    _making: OwnedRwLockReadGuard<()>,
+    /// Before it was written.
+    since: Instant,
 }
 
-impl Gates {
-    fn of(&self, cluster: &ClusterName, namespace: &str) -> Arc<Gate> {
-        let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Swept whenever it has doubled since it was last full of gates in use: amortised constant cost.
-        if map.len() == map.capacity() {
-            map.retain(|_, gate| gate.strong_count() > 0);
-        }
-        let slot = map.entry(ObjectKey::new(cluster, "", namespace)).or_default();
-        slot.upgrade().unwrap_or_else(|| {
-            let gate = Arc::default();
-            *slot = Arc::downgrade(&gate);
-            gate
-        })
+impl Charge {
+    /// Whether it is too old to make anything for it: somebody may count at any time.
+    pub(super) fn is_stale(&self) -> bool {
+        self.since.elapsed() > LIFE
     }
 }
 
 impl Registry {
-    /// Charges the quotas of the namespace for one object more. `None` where there are none.
+    /// Charges the quotas of the namespace for one object more. `None` where none of them limits the resource.
     ///
     /// # Errors
     /// 403 when one of them has no room, and those of the store.
@@ -81,105 +57,56 @@ impl Registry {
         key: &ObjectKey,
         dry_run: bool,
     ) -> Result<Option<Charge>, Status> {
-        // Events are nobody's to limit, and copies were admitted where their original is.
-        if !resource.is_namespaced() || resource.is_copy || resource.plural == "events" {
+        let ledgers = self.ledgers(resource, key).await?;
+        if ledgers.is_empty() {
             return Ok(None);
+        }
+        if dry_run {
+            ledgers.iter().try_for_each(|ledger| ledger.has_room(resource, &key.name))?;
+            return Ok(None);
+        }
+        for _ in 0..ATTEMPTS {
+            let since = Instant::now();
+            if let Some(done) = self.post(key, Entry::charge(resource, &key.name)).await {
+                return done.map(|()| Some(Charge { since }));
+            }
+        }
+        Err(errors::stale(quotas(), ""))
+    }
+
+    /// Takes one object that is gone, or was charged for and surely not made, off the ledger. What fails here is found by
+    /// counting some time later.
+    pub(super) async fn credit(&self, resource: &'static Resource, key: &ObjectKey) {
+        let entry = Entry::credit(resource);
+        let done = match self.ledgers(resource, key).await {
+            Ok(ledgers) if ledgers.is_empty() => return,
+            Ok(_) => self.post(key, entry).await.unwrap_or_else(|| Err(errors::stale(quotas(), ""))),
+            Err(status) => Err(status),
+        };
+        if let Err(error) = done {
+            tracing::debug!(%error, "a quota says more than there is until it is counted again");
+        }
+    }
+
+    /// The quotas of the object's namespace that limit the resource.
+    async fn ledgers(&self, resource: &'static Resource, key: &ObjectKey) -> Result<Vec<Ledger>, Status> {
+        // Events are nobody's to limit, and copies were admitted where their original is.
+        if !is_counted(resource) || resource.is_copy {
+            return Ok(Vec::new());
         }
         let here = Collection::namespace(&key.cluster, &key.namespace);
         if self.count(quotas(), &here)? == 0 {
-            return Ok(None);
+            return Ok(Vec::new());
         }
-        let gate = self.quotas.of(&key.cluster, &key.namespace);
-        let making = gate.making.clone().read_owned().await;
-        let charging = gate.charging.lock().await;
-        let mut left = self.list(quotas(), &here, &ListOptions::default()).await?.items;
-        // All are asked before the first is charged.
-        for quota in &left {
-            self.charged(quota, resource, key)?;
-        }
-        for _ in 0..ATTEMPTS {
-            let mut beaten = Vec::new();
-            for quota in left {
-                let Some(charged) = self.charged(&quota, resource, key)? else { continue };
-                if !dry_run && self.replace(&quota, &charged).await?.is_none() {
-                    beaten.extend(self.find(quotas(), &quota.key()).await?);
-                }
-            }
-            left = beaten;
-            if left.is_empty() {
-                drop(charging);
-                return Ok(Some(Charge { _gate: gate, _making: making }));
-            }
-        }
-        Err(errors::stale(quotas(), left.first().map_or("", Object::name)))
+        let mut ledgers = self.all_ledgers(&here).await?;
+        ledgers.retain(|ledger| ledger.limits(resource));
+        Ok(ledgers)
     }
 
-    /// The quota as it is when one object more is there; `None` when it does not limit the resource.
-    fn charged(&self, quota: &Object, resource: &Resource, key: &ObjectKey) -> Result<Option<Value>, Status> {
-        let mut value = quota.stored()?;
-        let (mut used, mut exceeded) = (Map::new(), Vec::new());
-        for (name, hard) in entries(&value, &["spec", "hard"]).filter(|(name, _)| is_name_of(name, resource)) {
-            let before = match get(&value, &["status", "used", name]) {
-                Some(known) => quantity(known),
-                None => Quantity::whole(self.count(resource, &Collection::namespace(&key.cluster, &key.namespace))?),
-            };
-            if before.ceil() >= quantity(hard).ceil() {
-                exceeded.push((name.clone(), before, quantity(hard)));
-            }
-            used.insert(name.clone(), Quantity::whole(before.ceil().saturating_add(1)).to_string().into());
-        }
-        if !exceeded.is_empty() {
-            let list = |part: fn(&(String, Quantity, Quantity)) -> Quantity| {
-                let parts: Vec<String> = exceeded.iter().map(|e| format!("{}={}", e.0, part(e))).collect();
-                parts.join(",")
-            };
-            let (requested, used, limited) = (list(|_| Quantity::whole(1)), list(|e| e.1), list(|e| e.2));
-            let quota = quota.name();
-            let why = format!("exceeded quota: {quota}, requested: {requested}, used: {used}, limited: {limited}");
-            return Err(errors::forbidden(resource, &key.name, &why));
-        }
-        if used.is_empty() {
-            return Ok(None);
-        }
-        let mut all = get(&value, &["status", "used"]).and_then(Value::as_object).cloned().unwrap_or_default();
-        all.extend(used);
-        let mut status = value.get("status").cloned().unwrap_or_else(|| Map::new().into());
-        set(&mut status, "used", all);
-        set(&mut value, "status", status);
-        Ok(Some(value))
-    }
-
-    /// Sets the status of a ResourceQuota right: its limits as they are, what is used as the store counts it. Waits until
-    /// no object is being made in its namespace.
-    ///
-    /// # Errors
-    /// 404, and those of the store.
-    pub async fn recalculate_quota(&self, key: &ObjectKey) -> Result<(), Status> {
-        let gate = self.quotas.of(&key.cluster, &key.namespace);
-        let _alone = gate.making.write().await;
-        let here = Collection::namespace(&key.cluster, &key.namespace);
-        let options = UpdateOptions { subresource: "status", ..UpdateOptions::default() };
-        let counted = |old: Option<&Value>| {
-            let mut new = old.cloned().unwrap_or_default();
-            let hard: Map<String, Value> =
-                entries(&new, &["spec", "hard"]).map(|(name, hard)| (name.clone(), hard.clone())).collect();
-            let mut used = Map::new();
-            for name in hard.keys() {
-                // What nobody counts has a limit and no use, as upstream has it.
-                if let Some(resource) = counted_as(name) {
-                    used.insert(name.clone(), Quantity::whole(self.count(resource, &here)?).to_string().into());
-                }
-            }
-            let mut status = Map::new();
-            for (field, map) in [("hard", hard), ("used", used)] {
-                if !map.is_empty() {
-                    status.insert(field.into(), map.into());
-                }
-            }
-            set(&mut new, "status", status);
-            Ok(new)
-        };
-        self.modify(quotas(), key, &options, counted).await.map(drop)
+    /// The quotas of a namespace.
+    async fn all_ledgers(&self, here: &Collection) -> Result<Vec<Ledger>, Status> {
+        let page = self.list(quotas(), here, &ListOptions::default()).await?;
+        page.items.into_iter().map(|quota| Ledger::of(self, quota)).collect()
     }
 }
 
@@ -187,20 +114,7 @@ fn quotas() -> &'static Resource {
     builtin::find("", "v1", "resourcequotas").expect("the table of built-in kinds has resourcequotas")
 }
 
-/// Whether a quota limits the resource under this name.
-fn is_name_of(name: &str, resource: &Resource) -> bool {
-    match name.strip_prefix("count/") {
-        Some(counted) => counted == resource.qualified(),
-        None => resource.group.is_empty() && OLD_NAMES.contains(&name) && name == resource.plural,
-    }
-}
-
-/// The resource that a quota limits under this name.
-fn counted_as(name: &str) -> Option<&'static Resource> {
-    builtin::all().iter().find(|r| r.is_namespaced() && r.plural != "events" && is_name_of(name, r))
-}
-
-/// A stored quantity; what cannot be read is nothing.
-fn quantity(value: &Value) -> Quantity {
-    value.as_str().and_then(|text| text.parse().ok()).unwrap_or(Quantity::whole(0))
+/// Whether quotas can limit a resource.
+fn is_counted(resource: &Resource) -> bool {
+    resource.is_namespaced() && resource.plural != "events"
 }

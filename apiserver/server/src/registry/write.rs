@@ -11,7 +11,7 @@ use apiserver_machinery::{
 use apiserver_storage::{Condition, KeyValue, Txn, TxnOutcome};
 use serde_json::Value;
 
-use super::{Object, ObjectKey, Registry, lifecycle, object, store_status};
+use super::{Object, ObjectKey, Registry, lifecycle, object, quota::Charge, store_status};
 use crate::{clock, errors};
 
 /// How many generated names are tried before the collision is told (upstream v1.30).
@@ -83,15 +83,30 @@ impl Registry {
         resource: &'static Resource,
         cluster: &ClusterName,
         namespace: &str,
-        mut object: Value,
+        object: Value,
         options: &WriteOptions,
         applied: bool,
+    ) -> Result<Object, Status> {
+        let mut charge = None;
+        let made = self.create_charged(resource, (cluster, namespace), object, (options, applied), &mut charge).await;
+        if let (Err(_), Some(_)) = (&made, charge) {
+            self.credit(resource, &ObjectKey::new(cluster, namespace, "")).await;
+        }
+        made
+    }
+
+    /// [`Registry::create_from`]. `charge` is for all attempts: what is left in it when this fails was surely not used.
+    async fn create_charged(
+        &self,
+        resource: &'static Resource,
+        (cluster, namespace): (&ClusterName, &str),
+        mut object: Value,
+        (options, applied): (&WriteOptions, bool),
+        charge: &mut Option<Charge>,
     ) -> Result<Object, Status> {
         let given = !name(&object).is_empty();
         let entries = managed::take_entries(&mut object);
         let mut taken = 0;
-        // For all attempts.
-        let mut charge = None;
         loop {
             let mut value = object.clone();
             meta::prepare_create(resource, &mut value, namespace, clock::unix_now())?;
@@ -102,10 +117,15 @@ impl Registry {
             object::strip(resource, &mut value);
             keep_entries(resource, None, &mut value, entries.clone(), applied, writer(options, ""));
             let key = ObjectKey::new(cluster, namespace, &name);
-            if charge.is_none() {
-                charge = self.charge(resource, &key, options.dry_run).await?;
+            if charge.as_ref().is_none_or(Charge::is_stale) {
+                *charge = None;
+                *charge = self.charge(resource, &key, options.dry_run).await?;
             }
-            match self.insert(resource, &key, value, guard, options.dry_run).await? {
+            // While that is under way, and when it fails, nobody knows.
+            let pending = charge.take();
+            let inserted = self.insert(resource, &key, value, guard, options.dry_run).await?;
+            *charge = pending;
+            match inserted {
                 Inserted::Done(object) => return Ok(object),
                 Inserted::Taken if given => return Err(errors::already_exists(resource, &name)),
                 Inserted::Taken => {
