@@ -3,12 +3,9 @@
 //! | what | key |
 //! |---|---|
 //! | built in | `/registry/<group or core>/<resource>/<cluster>/[<namespace>/]<name>` |
-//! | custom resource | `/registry/<group>/<resource>/customresources/<cluster>/[<namespace>/]<name>` |
-//! | bound API | `/registry/<group>/<resource>/<identity>/<cluster>/[<namespace>/]<name>` |
-//! | cache server | `/cache/<group>/<resource>/<customresources or identity>/<shard>/<cluster>/[<namespace>/]<name>` |
+//! | cache server | `/cache/<group>/<resource>/customresources/<shard>/<cluster>/[<namespace>/]<name>` |
 //!
-//! A key alone does not say whether its fourth segment is an identity or a cluster. Nothing here guesses:
-//! a [`ResourceKeys`] is made with the [`Class`] and reads only keys of its own prefix back.
+//! To the cache server everything is a custom resource, of a shard.
 
 use apiserver_api::ClusterName;
 
@@ -22,28 +19,6 @@ pub const REGISTRY: &str = "/registry/";
 /// Prefix of every object of the cache server.
 pub const CACHE: &str = "/cache/";
 const CUSTOM: &str = "customresources";
-
-/// Where instances of a resource are kept.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Class {
-    /// Kinds the server is built with.
-    BuiltIn,
-    /// Instances of a CustomResourceDefinition of the same cluster, or of a system one.
-    Custom,
-    /// Instances of an API bound from an export with this identity hash.
-    Identity(Box<str>),
-}
-
-/// What a key says about an object besides its resource.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ObjectKey {
-    /// Its logical cluster.
-    pub cluster: ClusterName,
-    /// Its namespace, if it lives in one.
-    pub namespace: Option<Box<str>>,
-    /// Its name.
-    pub name: Box<str>,
-}
 
 /// Why a key cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -66,10 +41,10 @@ pub enum KeyError {
     },
 }
 
-/// Makes and reads the keys of one resource of one class. Cheap to build; keep it with the resource.
+/// Makes the keys of one resource. Cheap to build.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ResourceKeys {
-    /// `/registry/<group>/<resource>/[<class>/]`, or the same with a shard below `/cache/`.
+    /// `/registry/<group>/<resource>/`, or that of a shard below `/cache/`.
     prefix: Box<str>,
 }
 
@@ -78,23 +53,16 @@ impl ResourceKeys {
     ///
     /// # Errors
     /// A part that cannot stand in a key.
-    pub fn new(class: &Class, group: &str, resource: &str) -> Result<Self, KeyError> {
-        let mut prefix = every_class(REGISTRY, group, resource)?;
-        match class {
-            Class::BuiltIn => {}
-            Class::Custom => push(&mut prefix, "class", CUSTOM)?,
-            Class::Identity(hash) => push(&mut prefix, "identity", hash)?,
-        }
-        Ok(Self { prefix: prefix.into() })
+    pub fn new(group: &str, resource: &str) -> Result<Self, KeyError> {
+        Ok(Self { prefix: prefix(REGISTRY, group, resource)?.into() })
     }
 
-    /// Keys of a resource of one shard in the cache server. Without an identity it is kept as a custom resource:
-    /// the cache server knows no other class.
+    /// Keys of a resource of one shard in the cache server.
     ///
     /// # Errors
     /// A part that cannot stand in a key.
-    pub fn cached(identity: Option<&str>, group: &str, resource: &str, shard: &str) -> Result<Self, KeyError> {
-        let mut prefix = cache_prefix(identity, group, resource)?;
+    pub fn cached(group: &str, resource: &str, shard: &str) -> Result<Self, KeyError> {
+        let mut prefix = cache_prefix(group, resource)?;
         push(&mut prefix, "shard", shard)?;
         Ok(Self { prefix: prefix.into() })
     }
@@ -135,44 +103,21 @@ impl ResourceKeys {
         key.push_str(segment("name", name)?);
         Ok(key.into())
     }
-
-    /// Reads a key of this resource back; `None` for any other text.
-    pub fn parse(&self, key: &str) -> Option<ObjectKey> {
-        let mut segments = key.strip_prefix(&*self.prefix)?.split('/');
-        let cluster = segments.next()?.parse().ok()?;
-        let (namespace, name) = match (segments.next()?, segments.next(), segments.next()) {
-            (name, None, None) => (None, name),
-            (namespace, Some(name), None) => (Some(namespace), name),
-            _ => return None,
-        };
-        let good = |s: &str| segment("", s).is_ok();
-        (namespace.is_none_or(good) && good(name)).then(|| ObjectKey {
-            cluster,
-            namespace: namespace.map(Into::into),
-            name: name.into(),
-        })
-    }
-}
-
-/// The list prefix of a resource in all clusters and *all classes*: what a metadata-only read over all
-/// clusters uses, to see a custom resource under each identity at once. `root` is [`REGISTRY`] or [`CACHE`].
-///
-/// # Errors
-/// A part that cannot stand in a key.
-pub fn every_class(root: &str, group: &str, resource: &str) -> Result<String, KeyError> {
-    let mut prefix = root.to_owned();
-    push(&mut prefix, "group", if group.is_empty() { "core" } else { group })?;
-    push(&mut prefix, "resource", resource)?;
-    Ok(prefix)
 }
 
 /// The list prefix of a resource in the cache server, over all shards.
 ///
 /// # Errors
 /// A part that cannot stand in a key.
-pub fn cache_prefix(identity: Option<&str>, group: &str, resource: &str) -> Result<String, KeyError> {
-    let mut prefix = every_class(CACHE, group, resource)?;
-    push(&mut prefix, "identity", identity.unwrap_or(CUSTOM))?;
+pub fn cache_prefix(group: &str, resource: &str) -> Result<String, KeyError> {
+    Ok(format!("{}{CUSTOM}/", prefix(CACHE, group, resource)?))
+}
+
+/// `<root><group or core>/<resource>/`.
+fn prefix(root: &str, group: &str, resource: &str) -> Result<String, KeyError> {
+    let mut prefix = root.to_owned();
+    push(&mut prefix, "group", if group.is_empty() { "core" } else { group })?;
+    push(&mut prefix, "resource", resource)?;
     Ok(prefix)
 }
 

@@ -4,7 +4,7 @@ use apiserver_api::Status;
 use apiserver_machinery::Resource;
 use apiserver_storage::{
     Key,
-    keys::{Class, KeyError, ResourceKeys, cache_prefix},
+    keys::{KeyError, ResourceKeys, cache_prefix},
 };
 
 use super::{Collection, ObjectKey, Registry};
@@ -26,8 +26,8 @@ impl Registry {
     fn keys(&self, resource: &Resource) -> Result<ResourceKeys, Status> {
         let (group, plural) = (resource.stored_as().0, resource.plural);
         let keys = match &self.shard {
-            _ if !resource.is_copy => ResourceKeys::new(&Class::BuiltIn, group, plural),
-            Some(shard) => ResourceKeys::cached(None, group, plural, shard),
+            _ if !resource.is_copy => ResourceKeys::new(group, plural),
+            Some(shard) => ResourceKeys::cached(group, plural, shard),
             None => return Err(errors::internal("invariant violation: the copies of no shard have no common keys")),
         };
         keys.map_err(errors::internal)
@@ -38,7 +38,7 @@ impl Registry {
         if !resource.is_copy {
             return Ok(self.keys(resource)?.all().len());
         }
-        cache_prefix(None, resource.group, resource.plural).map(|prefix| prefix.len()).map_err(errors::internal)
+        cache_prefix(resource.group, resource.plural).map(|prefix| prefix.len()).map_err(errors::internal)
     }
 
     /// The storage key of one object, and the length of its part in front of the place.
@@ -57,7 +57,7 @@ impl Registry {
         let place_at = self.place_at(resource)?;
         let one_namespace = resource.is_namespaced() && !of.namespace.is_empty();
         if resource.is_copy && self.shard.is_none() {
-            let prefix = cache_prefix(None, resource.group, resource.plural).map_err(errors::internal)?;
+            let prefix = cache_prefix(resource.group, resource.plural).map_err(errors::internal)?;
             return Ok(Span { prefix, place_at, scattered: of.cluster.is_some() || one_namespace });
         }
         let keys = self.keys(resource)?;
