@@ -15,3 +15,4 @@ pub use self::store::{
     Condition, DirectoryCount, Event, KEY_BYTES_MAX, Key, KeyValue, Range, RangeResult, Store, StoreError, StoreFuture,
     Txn, TxnOutcome, VALUE_BYTES_MAX, Value, WatchStream,
 };
+pub use self::tree::Packed;

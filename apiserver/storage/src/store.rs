@@ -4,7 +4,7 @@ use std::{future::Future, pin::Pin, sync::Arc};
 
 use bytes::Bytes;
 
-use crate::labels::Wanted;
+use crate::{labels::Wanted, tree::Packed};
 
 /// A storage key: `/`-separated text, ordered bytewise.
 pub type Key = Arc<str>;
@@ -83,8 +83,8 @@ pub struct Range {
 /// Answer to a [`Range`].
 #[derive(Clone, Debug)]
 pub struct RangeResult {
-    /// In key order.
-    pub items: Vec<KeyValue>,
+    /// In key order, as the store keeps them: whoever holds many unpacks them one by one.
+    pub items: Vec<Packed>,
     /// Keys of the interval behind the last item, exactly.
     pub remaining: u64,
     /// The revision at which the answer is true.

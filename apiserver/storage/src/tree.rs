@@ -16,7 +16,8 @@
 
 use std::{ops::ControlFlow, sync::Arc};
 
-pub(crate) use self::packed::{Packed, Small};
+pub use self::packed::Packed;
+pub(crate) use self::packed::Small;
 use crate::{DirectoryCount, Key};
 
 mod lz4;

@@ -50,45 +50,65 @@ pub fn watch_frame(kind: &str, sealed: &[u8]) -> Vec<u8> {
 }
 
 /// A list that is written, piece by piece.
-pub struct Pieces {
-    first: Option<Vec<u8>>,
-    others: std::vec::IntoIter<Vec<u8>>,
+pub struct Pieces<I> {
+    /// What is written of the next one.
+    piece: Vec<u8>,
+    items: I,
+    is_over: bool,
 }
 
-impl Iterator for Pieces {
+impl<I: Iterator<Item = Vec<u8>>> Iterator for Pieces<I> {
     type Item = Vec<u8>;
 
     fn next(&mut self) -> Option<Vec<u8>> {
-        self.first.take().or_else(|| self.others.next())
+        if self.is_over {
+            return None;
+        }
+        let mut piece = std::mem::take(&mut self.piece);
+        while piece.len() < PIECE {
+            let Some(item) = self.items.next() else {
+                tail(&mut piece);
+                self.is_over = true;
+                break;
+            };
+            bytes(&mut piece, ITEMS, &item);
+        }
+        Some(piece)
     }
 }
 
-/// Bytes of a piece of a list; an item that is larger has one to itself.
+/// Bytes after which a piece of a list ends.
 const PIECE: usize = 64 * 1024;
-/// Most bytes in front of an item: its number and its length.
-const KEY_MAX: usize = 16;
+/// The same of the first piece. What does not fit into it is made a second time when its turn comes.
+const FIRST_PIECE: usize = 256 * 1024;
+/// The field of a list that has the items.
+const ITEMS: u32 = 2;
 
-/// A list in its envelope, of its metadata and of its items' messages, in pieces that are sent one behind the other: there
-/// is no second copy of it, though the envelope begins with its length.
-pub fn list((kind, api_version): (&str, &str), metadata: &Value, items: impl Iterator<Item = Vec<u8>>) -> Pieces {
-    let (mut pieces, mut last) = (Vec::new(), Vec::with_capacity(PIECE));
-    bytes(&mut last, 1, &encode(&crate::schema::meta::LIST_META, metadata));
-    for item in items {
-        let wanted = item.len() + KEY_MAX;
-        if last.len() + wanted > PIECE && !last.is_empty() {
-            pieces.push(std::mem::replace(&mut last, Vec::with_capacity(wanted.max(PIECE))));
-        }
-        bytes(&mut last, 2, &item);
+/// A list in its envelope, of its metadata and of its items' messages, in pieces that are sent one behind the other. The
+/// envelope begins with its length, so that the items are gone through at once; but only the next piece exists.
+pub fn list<I>((kind, api_version): (&str, &str), metadata: &Value, mut items: I) -> Pieces<I>
+where
+    I: Iterator<Item = Vec<u8>> + Clone,
+{
+    let mut first = Vec::new();
+    bytes(&mut first, 1, &encode(&crate::schema::meta::LIST_META, metadata));
+    while first.len() < FIRST_PIECE
+        && let Some(item) = items.next()
+    {
+        bytes(&mut first, ITEMS, &item);
     }
-    let length = pieces.iter().map(Vec::len).sum::<usize>() + last.len();
-    let mut head = head(kind, api_version);
-    varint(&mut head, 2 << 3 | 2);
-    varint(&mut head, length as u64);
-    tail(&mut last);
-    pieces.push(last);
-    let mut pieces = pieces.into_iter();
-    head.extend(pieces.next().unwrap_or_default());
-    Pieces { first: Some(head), others: pieces }
+    let mut key = Vec::new();
+    let mut framed = |item: Vec<u8>| {
+        key.clear();
+        varint(&mut key, item.len() as u64);
+        1 + key.len() + item.len()
+    };
+    let others: usize = items.clone().map(&mut framed).sum();
+    let mut piece = head(kind, api_version);
+    varint(&mut piece, 2 << 3 | 2);
+    varint(&mut piece, (first.len() + others) as u64);
+    piece.append(&mut first);
+    Pieces { piece, items, is_over: false }
 }
 
 /// A message.

@@ -1,8 +1,8 @@
 //! The form in which the client wants objects: as they are, as Tables, or only their metadata, written as JSON, YAML or
 //! protobuf (api-server.md 3.7 - 3.9).
 //!
-//! JSON is cut from the stored bytes and streams; for the two others every object is parsed. A list in protobuf is there as
-//! a whole, once, before it is sent, since its length comes first; one in YAML several times over.
+//! JSON is cut from the stored bytes; for the two others every object is parsed. Lists stream, each object unpacked when its
+//! turn comes. Of a long one in protobuf, whose length comes first, most objects are encoded twice.
 
 use apiserver_api::Status;
 use apiserver_machinery::{
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     recent::Frame,
-    registry::{Object, Page, write_value},
+    registry::{Listing, Object, Objects, write_value},
 };
 
 pub(crate) use apiserver_machinery::table::TableFormat;
@@ -186,18 +186,22 @@ impl Form {
         debug_assert!(written.is_ok());
     }
 
-    /// The answer with a list, written item by item while it is sent: beside the stored bytes, which the items
-    /// share with the store, only one chunk exists at a time. Packed when it is large and the client takes `gzip`.
-    pub(crate) fn list(self, resource: &'static Resource, page: Page, gzip: bool) -> Response<Body> {
+    /// The answer with a list, unpacked and written item by item while it is sent: only one chunk of it exists at a time,
+    /// whether the client takes it or not. Compressed when it is large and the client takes `gzip`.
+    pub(crate) fn list(self, resource: &'static Resource, listing: Listing, gzip: bool) -> Response<Body> {
+        let metadata = list_metadata(&listing);
+        let objects = listing.into_objects();
         match self.format {
-            BodyFormat::Yaml => self.whole(StatusCode::OK, self.yaml_list(resource, &page), gzip),
             BodyFormat::Protobuf => {
-                let pieces = self.protobuf_list(resource, &page).map(Bytes::from);
-                self.pieces(pieces, gzip)
+                let message = self.message(resource);
+                let (kind, version, _) = self.list_kind(resource);
+                let items = objects.map(move |object| protobuf::encode(message, &object.shown()));
+                let pieces = protobuf::list((&kind, &version), &metadata, items);
+                self.pieces(pieces.map(Bytes::from), gzip)
             }
-            BodyFormat::Json => {
-                let head = Some(self.list_head(resource, &page));
-                self.pieces(List { form: self, resource, head, items: page.items.into_iter(), first: true }, gzip)
+            BodyFormat::Json | BodyFormat::Yaml => {
+                let head = Some(self.list_head(resource, metadata, objects.is_empty()));
+                self.pieces(List { form: self, resource, head, objects, first: true }, gzip)
             }
         }
     }
@@ -228,34 +232,6 @@ impl Form {
         response
     }
 
-    /// Each object is parsed, written and forgotten before the next.
-    fn protobuf_list(self, resource: &Resource, page: &Page) -> protobuf::Pieces {
-        let message = self.message(resource);
-        let (kind, version, _) = self.list_kind(resource);
-        let items = page.items.iter().map(|object| protobuf::encode(message, &object.shown()));
-        protobuf::list((&kind, &version), &list_metadata(page), items)
-    }
-
-    /// A list in YAML.
-    fn yaml_list(self, resource: &Resource, page: &Page) -> Vec<u8> {
-        let (kind, version, items) = self.list_kind(resource);
-        let shown: Vec<Value> = page
-            .items
-            .iter()
-            .map(Object::shown)
-            .map(|value| match self.view {
-                View::Plain => untyped(resource, value),
-                View::Partial(version) => table::partial(&value, version),
-                View::Table(format) => table::row(resource, format, &value),
-            })
-            .collect();
-        let mut list = json!({"kind": kind, "apiVersion": version, "metadata": list_metadata(page), items: shown});
-        if let (View::Table(_), Some(members)) = (self.view, list.as_object_mut()) {
-            members.insert("columnDefinitions".into(), table::column_definitions(resource));
-        }
-        encode::value(self.format, resource.schema, &list)
-    }
-
     /// Kind and version of a list, and what its items are called.
     fn list_kind(self, resource: &Resource) -> (String, String, &'static str) {
         match self.view {
@@ -268,9 +244,17 @@ impl Form {
     }
 
     /// Everything in front of the first item.
-    fn list_head(self, resource: &Resource, page: &Page) -> Vec<u8> {
-        let metadata = list_metadata(page);
+    fn list_head(self, resource: &Resource, metadata: Value, is_empty: bool) -> Vec<u8> {
         let (kind, version, items) = self.list_kind(resource);
+        if self.format == BodyFormat::Yaml {
+            let mut head = json!({"kind": kind, "apiVersion": version, "metadata": metadata});
+            if let (View::Table(_), Some(members)) = (self.view, head.as_object_mut()) {
+                members.insert("columnDefinitions".into(), table::column_definitions(resource));
+            }
+            let mut out = encode::value(self.format, resource.schema, &head);
+            out.extend_from_slice(format!("{items}:{}\n", if is_empty { " []" } else { "" }).as_bytes());
+            return out;
+        }
         let mut out =
             format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{version}\",\"metadata\":{metadata},").into_bytes();
         if let View::Table(_) = self.view {
@@ -281,7 +265,7 @@ impl Form {
     }
 }
 
-fn list_metadata(page: &Page) -> Value {
+fn list_metadata(page: &Listing) -> Value {
     let mut metadata = json!({"resourceVersion": page.revision.to_string()});
     if let (Some(token), Some(fields)) = (&page.continue_token, metadata.as_object_mut()) {
         fields.insert("continue".into(), token.as_str().into());
@@ -301,12 +285,12 @@ fn untyped(resource: &Resource, mut value: Value) -> Value {
     value
 }
 
-/// A list being written.
+/// A list in JSON or YAML that is being written.
 struct List {
     form: Form,
     resource: &'static Resource,
     head: Option<Vec<u8>>,
-    items: std::vec::IntoIter<Object>,
+    objects: Objects,
     first: bool,
 }
 
@@ -314,40 +298,51 @@ struct List {
 const CHUNK: usize = 64 * 1024;
 
 impl List {
-    /// The next chunk; the last one ends the list.
-    fn chunk(&mut self) -> Option<Bytes> {
-        if self.head.is_none() && self.items.as_slice().is_empty() {
-            return None;
+    fn write_json(&mut self, out: &mut Vec<u8>, object: &Object) {
+        if !std::mem::take(&mut self.first) {
+            out.push(b',');
         }
-        let mut out = self.head.take().unwrap_or_default();
-        for object in self.items.by_ref() {
-            if !std::mem::take(&mut self.first) {
-                out.push(b',');
-            }
-            match self.form.view {
-                // Items of lists of built-in kinds do not say what they are, those of custom resources do.
-                View::Plain => object.write_json(&mut out, self.resource.is_copy),
-                View::Partial(version) => object.write_partial(&mut out, version),
-                View::Table(format) => {
-                    let value = object.value().unwrap_or(Value::Null);
-                    write_value(&mut out, &table::row(self.resource, format, &value));
-                }
-            }
-            if out.len() >= CHUNK {
-                break;
+        match self.form.view {
+            // Items of lists of built-in kinds do not say what they are, those of custom resources do.
+            View::Plain => object.write_json(out, self.resource.is_copy),
+            View::Partial(version) => object.write_partial(out, version),
+            View::Table(format) => {
+                let value = object.value().unwrap_or(Value::Null);
+                write_value(out, &table::row(self.resource, format, &value));
             }
         }
-        if self.items.as_slice().is_empty() {
-            out.extend_from_slice(b"]}\n");
-        }
-        Some(out.into())
+    }
+
+    /// A list of one: such lists, one behind the other, are a list of all.
+    fn write_yaml(&self, out: &mut Vec<u8>, object: &Object) {
+        let value = object.shown();
+        let item = match self.form.view {
+            View::Plain => untyped(self.resource, value),
+            View::Partial(version) => table::partial(&value, version),
+            View::Table(format) => table::row(self.resource, format, &value),
+        };
+        out.extend(encode::value(BodyFormat::Yaml, self.resource.schema, &json!([item])));
     }
 }
 
 impl Iterator for List {
     type Item = Bytes;
 
+    /// The next chunk; the last one ends the list.
     fn next(&mut self) -> Option<Bytes> {
-        self.chunk()
+        if self.head.is_none() && self.objects.is_empty() {
+            return None;
+        }
+        let mut out = self.head.take().unwrap_or_default();
+        let is_json = self.form.format == BodyFormat::Json;
+        while out.len() < CHUNK
+            && let Some(object) = self.objects.next()
+        {
+            if is_json { self.write_json(&mut out, &object) } else { self.write_yaml(&mut out, &object) }
+        }
+        if is_json && self.objects.is_empty() {
+            out.extend_from_slice(b"]}\n");
+        }
+        Some(out.into())
     }
 }

@@ -45,6 +45,6 @@ pub(crate) async fn list(call: &Call<'_>, resource: &'static Resource) -> Result
         options.limit = None;
     }
     call.registry.reached(options.not_older_than().unwrap_or(0)).await?;
-    let page = call.registry.list(resource, &call.collection(), &options).await?;
-    Ok(form.list(resource, page, compress::is_accepted(call)))
+    let listing = call.registry.listing(resource, &call.collection(), &options).await?;
+    Ok(form.list(resource, listing, compress::is_accepted(call)))
 }

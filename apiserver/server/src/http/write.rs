@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::{admission, apply, body::Body, content, form::Form, negotiation, respond};
 use crate::{
     errors,
-    registry::{Deleted, Object, UpdateOptions},
+    registry::{Deleted, Listing, Object, UpdateOptions},
     server::Call,
 };
 
@@ -108,7 +108,7 @@ pub(crate) async fn delete_collection(call: &Call<'_>, resource: &'static Resour
         admission::delete(&call.user, resource, object)
     };
     let (page, _) = call.registry.delete_collection(resource, &call.collection(), &list, &options, may_go).await?;
-    Ok(form.list(resource, page, false))
+    Ok(form.list(resource, Listing::of(resource, page), false))
 }
 
 fn delete_options(call: &Call<'_>, resource: &Resource) -> Result<DeleteOptions, Status> {

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use apiserver_api::Status;
 use apiserver_machinery::Resource;
-use apiserver_storage::{Event, KeyValue, Range, StoreError, WatchStream as StoreStream, keys::REGISTRY};
+use apiserver_storage::{Event, KeyValue, Packed, Range, StoreError, WatchStream as StoreStream, keys::REGISTRY};
 use futures_util::{StreamExt, stream};
 use serde_json::Value;
 
@@ -116,11 +116,11 @@ impl State {
         let range = Range { prefix, after, limit: PAGE, revision: Some(self.revision), ..Range::default() };
         let page = self.registry.store.range(range).await?;
         if page.remaining > 0 {
-            self.after = page.items.last().map(|kv| kv.key.to_string());
+            self.after = page.items.last().map(|packed| packed.key().to_owned());
         } else {
             self.at += 1;
         }
-        let object = |kv: KeyValue| Object::new(table.resource, table.place_at, kv);
+        let object = |packed: Packed| Object::new(table.resource, table.place_at, packed.unpack());
         self.pending = page.items.into_iter().map(object).collect();
         Ok(None)
     }

@@ -43,6 +43,7 @@ pub use self::{
 pub(crate) use self::{
     lifecycle::{Life, is_logical_cluster, logical_clusters, namespaces},
     object::{strip, write_value},
+    read::{Listing, Objects},
 };
 use crate::{errors, recent::Recent};
 

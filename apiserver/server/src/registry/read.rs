@@ -1,8 +1,10 @@
 //! Get and list.
 
+use std::sync::Arc;
+
 use apiserver_api::{ClusterName, Reason, Status};
 use apiserver_machinery::{Resource, continue_token::ContinueToken, options::ListOptions, selector::Selector};
-use apiserver_storage::{KeyValue, Range, RangeResult, StoreError, labels::Wanted};
+use apiserver_storage::{Packed, Range, RangeResult, StoreError, labels::Wanted};
 
 use super::{Collection, Object, ObjectKey, Registry, keys::Span, store_status};
 use crate::errors;
@@ -18,6 +20,82 @@ pub struct Page {
     pub continue_token: Option<String>,
     /// Objects behind this page, exactly; only without selectors and only when there are any.
     pub remaining: Option<u64>,
+}
+
+/// A list, or one page of it, as the store keeps it: its objects are unpacked one by one, so that whoever takes them slowly
+/// holds little more than the store does anyway.
+pub(crate) struct Listing {
+    resource: &'static Resource,
+    place_at: usize,
+    items: Vec<Item>,
+    pub(crate) revision: u64,
+    pub(crate) continue_token: Option<String>,
+    pub(crate) remaining: Option<u64>,
+}
+
+enum Item {
+    Packed(Packed),
+    /// Not in the store, or no longer in this form.
+    Made(Box<Object>),
+}
+
+/// The objects of a [`Listing`], in order.
+#[derive(Clone)]
+pub(crate) struct Objects {
+    listing: Arc<Listing>,
+    at: usize,
+}
+
+impl Item {
+    fn key(&self) -> &str {
+        match self {
+            Self::Packed(packed) => packed.key(),
+            Self::Made(object) => object.storage_key(),
+        }
+    }
+}
+
+impl Listing {
+    /// What was listed and has become something else.
+    pub(crate) fn of(resource: &'static Resource, page: Page) -> Self {
+        let Page { items, revision, continue_token, remaining } = page;
+        let items = items.into_iter().map(|object| Item::Made(object.into())).collect();
+        Self { resource, place_at: 0, items, revision, continue_token, remaining }
+    }
+
+    pub(crate) fn into_objects(self) -> Objects {
+        Objects { listing: self.into(), at: 0 }
+    }
+
+    fn object(&self, item: &Item) -> Object {
+        match item {
+            Item::Packed(packed) => Object::new(self.resource, self.place_at, packed.unpack()),
+            Item::Made(object) => Object::clone(object),
+        }
+    }
+
+    fn into_page(self) -> Page {
+        let items = self.items.iter().map(|item| self.object(item)).collect();
+        let Self { revision, continue_token, remaining, .. } = self;
+        Page { items, revision, continue_token, remaining }
+    }
+}
+
+impl Objects {
+    /// Whether none is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.at >= self.listing.items.len()
+    }
+}
+
+impl Iterator for Objects {
+    type Item = Object;
+
+    fn next(&mut self) -> Option<Object> {
+        let item = self.listing.items.get(self.at)?;
+        self.at += 1;
+        Some(self.listing.object(item))
+    }
 }
 
 /// Keys read at once when a selector filters a page.
@@ -73,6 +151,19 @@ impl Registry {
         of: &Collection,
         options: &ListOptions,
     ) -> Result<Page, Status> {
+        Ok(self.listing(resource, of, options).await?.into_page())
+    }
+
+    /// The same, not unpacked.
+    ///
+    /// # Errors
+    /// As above.
+    pub(crate) async fn listing(
+        &self,
+        resource: &'static Resource,
+        of: &Collection,
+        options: &ListOptions,
+    ) -> Result<Listing, Status> {
         let span = self.span(resource, of)?;
         let cluster = of.cluster.as_ref().map_or("*", ClusterName::as_str);
         let place =
@@ -171,85 +262,97 @@ impl Scan<'_> {
         })
     }
 
-    fn object(&self, kv: KeyValue) -> Object {
-        Object::new(self.resource, self.span.place_at, kv)
+    fn object(&self, packed: &Packed) -> Object {
+        Object::new(self.resource, self.span.place_at, packed.unpack())
+    }
+
+    /// All there is.
+    fn listing(&self, items: Vec<Item>, revision: u64) -> Listing {
+        let (resource, place_at) = (self.resource, self.span.place_at);
+        Listing { resource, place_at, items, revision, continue_token: None, remaining: None }
+    }
+
+    /// A page behind which there is more.
+    fn page(&self, items: Vec<Item>, revision: u64, remaining: Option<u64>) -> Listing {
+        let last = items.last().and_then(|last| last.key().strip_prefix(&self.span.prefix));
+        let continue_token = last.map(|last| self.token(Some(revision), last));
+        Listing { continue_token, remaining, ..self.listing(items, revision) }
     }
 
     /// The first key that begins with the wanted key is the wanted key or it is not there.
-    async fn by_name(&self, name: &str, options: &ListOptions) -> Result<Page, Status> {
+    async fn by_name(&self, name: &str, options: &ListOptions) -> Result<Listing, Status> {
         let wanted = format!("{}{name}", self.span.prefix);
         let found = self.range(&wanted, 1).await?;
         let mut items = Vec::new();
-        for kv in found.items.into_iter().filter(|kv| *kv.key == *wanted) {
-            let object = self.object(kv);
-            if object.matches(&options.selector)? {
-                items.push(object);
+        for packed in found.items.into_iter().filter(|packed| packed.key() == wanted) {
+            if self.object(&packed).matches(&options.selector)? {
+                items.push(Item::Packed(packed));
             }
         }
-        Ok(Page { items, revision: found.revision, continue_token: None, remaining: None })
+        Ok(self.listing(items, found.revision))
     }
 
-    async fn plain(&self, limit: usize) -> Result<Page, Status> {
+    async fn plain(&self, limit: usize) -> Result<Listing, Status> {
         let found = self.range(&self.span.prefix, limit).await?;
-        let items: Vec<Object> = found.items.into_iter().map(|kv| self.object(kv)).collect();
-        let more = found.remaining > 0;
-        let continue_token = if more { self.token_behind(found.revision, &items) } else { None };
-        Ok(Page { items, revision: found.revision, continue_token, remaining: more.then_some(found.remaining) })
+        let items = found.items.into_iter().map(Item::Packed).collect();
+        Ok(match found.remaining {
+            0 => self.listing(items, found.revision),
+            remaining => self.page(items, found.revision, Some(remaining)),
+        })
     }
 
     /// Reads one match more than asked for, so that a token is only given when there is a next item.
-    async fn filtered(&mut self, options: &ListOptions) -> Result<Page, Status> {
+    async fn filtered(&mut self, options: &ListOptions) -> Result<Listing, Status> {
         let limit = options.limit.unwrap_or(0);
         let mut items = Vec::new();
         loop {
             let chunk = if limit == 0 { 0 } else { SCAN };
             let found = self.range(&self.span.prefix, chunk).await?;
             self.start.revision = Some(found.revision);
-            self.start.after = found.items.last().map(|kv| kv.key.to_string());
-            for kv in found.items {
-                let object = self.object(kv);
+            self.start.after = found.items.last().map(|packed| packed.key().to_owned());
+            for packed in found.items {
+                let object = self.object(&packed);
                 let is_here = !self.span.scattered || self.of.holds(&object);
                 if is_here && object.matches(&options.selector)? {
-                    items.push(object);
+                    items.push(Item::Packed(packed));
                 }
                 if limit > 0 && items.len() > limit {
                     items.truncate(limit);
-                    let continue_token = self.token_behind(found.revision, &items);
-                    return Ok(Page { items, revision: found.revision, continue_token, remaining: None });
+                    return Ok(self.page(items, found.revision, None));
                 }
             }
             if found.remaining == 0 {
-                return Ok(Page { items, revision: found.revision, continue_token: None, remaining: None });
+                return Ok(self.listing(items, found.revision));
             }
         }
     }
 
     /// Reads all that is stored behind the start at once: of such a resource one cluster has few objects.
-    async fn with_mandatory(&self, mandatory: Vec<Object>, options: &ListOptions) -> Result<Page, Status> {
+    async fn with_mandatory(&self, mandatory: Vec<Object>, options: &ListOptions) -> Result<Listing, Status> {
         let found = self.range(&self.span.prefix, 0).await?;
-        let mut all: Vec<Object> = found.items.into_iter().map(|kv| self.object(kv)).collect();
+        let mut all: Vec<Item> = found.items.into_iter().map(Item::Packed).collect();
         let behind = |object: &Object| self.start.after.as_deref().is_none_or(|after| **object.storage_key() > *after);
         for object in mandatory.into_iter().filter(|object| behind(object) && object.revision() <= found.revision) {
-            if let Err(at) = all.binary_search_by(|other| other.storage_key().cmp(object.storage_key())) {
-                all.insert(at, object);
+            if let Err(at) = all.binary_search_by(|other| other.key().cmp(object.storage_key())) {
+                all.insert(at, Item::Made(object.into()));
             }
         }
         let mut items = Vec::new();
-        for object in all {
-            if object.matches(&options.selector)? {
-                items.push(object);
+        for item in all {
+            let matches = match &item {
+                Item::Packed(packed) => self.object(packed).matches(&options.selector)?,
+                Item::Made(object) => object.matches(&options.selector)?,
+            };
+            if matches {
+                items.push(item);
             }
         }
-        let limit = options.limit.filter(|limit| (1..items.len()).contains(limit));
-        let remaining = limit.map(|limit| (items.len() - limit) as u64).filter(|_| options.selector.is_empty());
-        items.truncate(limit.unwrap_or(usize::MAX));
-        let continue_token = limit.and_then(|_| self.token_behind(found.revision, &items));
-        Ok(Page { items, revision: found.revision, continue_token, remaining })
-    }
-
-    fn token_behind(&self, revision: u64, items: &[Object]) -> Option<String> {
-        let last = items.last()?.storage_key().strip_prefix(&self.span.prefix)?;
-        Some(self.token(Some(revision), last))
+        let Some(limit) = options.limit.filter(|limit| (1..items.len()).contains(limit)) else {
+            return Ok(self.listing(items, found.revision));
+        };
+        let remaining = Some((items.len() - limit) as u64).filter(|_| options.selector.is_empty());
+        items.truncate(limit);
+        Ok(self.page(items, found.revision, remaining))
     }
 
     fn token(&self, revision: Option<u64>, after: &str) -> String {

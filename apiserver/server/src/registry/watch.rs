@@ -1,6 +1,6 @@
 //! Watch: the changes of a collection as typed events, in the order of revisions, without gap or duplicate.
 
-use std::{collections::VecDeque, pin::Pin};
+use std::pin::Pin;
 
 use apiserver_api::Status;
 use apiserver_machinery::{Resource, options::ListOptions, selector::Selector};
@@ -8,7 +8,7 @@ use apiserver_storage::{Event, Key, StoreError, WatchStream as StoreStream};
 use futures_util::{Stream, StreamExt, stream};
 use tokio::sync::watch;
 
-use super::{Collection, Object, Registry, keys::Span, read::wanted, store_status};
+use super::{Collection, Object, Objects, Registry, keys::Span, read::wanted, store_status};
 use crate::errors;
 
 /// Objects of the initial state that are read at once: a watch never holds more, however many there are.
@@ -94,7 +94,7 @@ impl Registry {
             prefix: String::new(),
             selector: options.selector,
             mandatory: self.mandatory(resource, of).await?,
-            pending: VecDeque::new(),
+            pending: None,
             rest: None,
             mark: None,
             seen: current,
@@ -119,7 +119,7 @@ impl Registry {
             prefix.push_str(name);
         }
         state.prefix = prefix;
-        if state.pending.is_empty() && state.rest.is_none() {
+        if state.pending.as_ref().is_none_or(Objects::is_empty) && state.rest.is_none() {
             state.open().await?;
         }
         let events = stream::unfold(state, |mut state| async move { state.next().await.map(|item| (item, state)) });
@@ -139,7 +139,7 @@ struct State {
     /// What is there while nothing is stored under its name.
     mandatory: Vec<Object>,
     /// What was read of the initial state and is not yet delivered.
-    pending: VecDeque<Object>,
+    pending: Option<Objects>,
     /// How to read the rest of it.
     rest: Option<ListOptions>,
     /// The initial state's revision, not yet delivered.
@@ -174,14 +174,15 @@ impl State {
     /// Reads the next page of the initial state; the revision of that.
     async fn list(&mut self) -> Result<u64, Status> {
         let Some(options) = &mut self.rest else { return Ok(self.seen) };
-        let page = self.registry.list(self.resource, &self.of, options).await?;
-        self.pending = page.items.into();
-        match page.continue_token {
+        let mut page = self.registry.listing(self.resource, &self.of, options).await?;
+        match page.continue_token.take() {
             Some(token) => options.continue_token = token,
             None => self.rest = None,
         }
+        let revision = page.revision;
+        self.pending = Some(page.into_objects());
         self.check_epoch()?;
-        Ok(page.revision)
+        Ok(revision)
     }
 
     fn refusal(&self, error: StoreError) -> Status {
@@ -196,8 +197,12 @@ impl State {
             if self.ended {
                 return None;
             }
-            if let Some(object) = self.pending.pop_front() {
-                return Some(Ok(WatchEvent::Added(object)));
+            if let Some(pending) = &mut self.pending {
+                match pending.next() {
+                    Some(object) => return Some(Ok(WatchEvent::Added(object))),
+                    // It holds on to what was in it.
+                    None => self.pending = None,
+                }
             }
             if self.rest.is_some() {
                 let Err(status) = self.list().await else { continue };

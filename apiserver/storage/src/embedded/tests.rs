@@ -242,5 +242,5 @@ async fn a_watch_from_before_the_ring_reads_the_log() {
     let revisions: Vec<_> = changes(&mut watch, 40).await.iter().map(Event::revision).collect();
     assert_eq!(revisions, (2..=41).collect::<Vec<_>>());
     let old = store.range(Range { revision: Some(3), ..range("/") }).await.unwrap();
-    assert_eq!(old.items[0].mod_revision, 3);
+    assert_eq!(old.items[0].mod_revision(), 3);
 }

@@ -84,7 +84,7 @@ async fn compacted(client: &Client, layout: &Layout, wanted: u64) -> Option<u64>
 /// One range at an old revision.
 pub(super) async fn range(shared: &Shared, range: &Range, revision: u64) -> Result<RangeResult, StoreError> {
     let interval = shared.layout.interval(&range.prefix, range.after.as_deref());
-    let scanned = scan(&shared.client, &shared.layout, interval, revision, range.limit, |kv| kv).await;
+    let scanned = scan(&shared.client, &shared.layout, interval, revision, range.limit, |kv| Packed::of(&kv)).await;
     let (items, remaining) = scanned.map_err(|error| match error {
         // Somebody else compacted it. What memory reaches back to can be read for certain.
         StoreError::Compacted { requested, .. } => StoreError::Compacted { requested, oldest: shared.present.oldest() },

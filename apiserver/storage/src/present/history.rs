@@ -11,7 +11,7 @@ use std::{
 
 use super::{Present, lock};
 use crate::{
-    Event, KeyValue, Range, RangeResult, StoreError,
+    Event, Range, RangeResult, StoreError,
     tree::{Packed, Tree},
 };
 
@@ -128,16 +128,16 @@ fn take_back(mut tree: Tree, events: &[Event]) -> Tree {
 
 /// Reads from one state.
 pub(crate) fn read(tree: &Tree, revision: u64, range: &Range) -> RangeResult {
-    let mut items: Vec<KeyValue> = Vec::new();
+    let mut items: Vec<Packed> = Vec::new();
     tree.visit(&range.prefix, range.after.as_deref(), &mut |entry| {
         if !range.wanted.is_empty() && !range.wanted.admits(entry.tags()) {
             return ControlFlow::Continue(());
         }
-        items.push(entry.unpack());
+        items.push(entry.clone());
         if items.len() == range.limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     // Only a read that stopped at its limit leaves something behind.
     let last = items.last().filter(|_| items.len() == range.limit);
-    let remaining = last.map_or(0, |last| tree.count_after(&range.prefix, &last.key));
+    let remaining = last.map_or(0, |last| tree.count_after(&range.prefix, last.key()));
     RangeResult { items, remaining, revision }
 }

@@ -9,7 +9,7 @@
 //! ```
 //! Numbers are LEB128, seven bits a byte. Tags are those of the labels, see [`Tags`].
 
-use std::{cell::RefCell, sync::Arc};
+use std::{cell::RefCell, fmt, sync::Arc};
 
 use bytes::Bytes;
 use lz4_flex::block::decompress_with_dict;
@@ -25,9 +25,16 @@ const COMPRESSED_MIN: usize = 64;
 /// Most bytes that a thread keeps for its next value.
 const KEPT_MAX: usize = 64 << 10;
 
-/// See the module. A clone is one reference count.
+/// One stored object as it is at some revision, compressed; see [`Packed::unpack`]. A clone is one reference count: it
+/// shares the memory of the store for as long as the object is not changed.
 #[derive(Clone)]
-pub(crate) struct Packed(Arc<[u8]>);
+pub struct Packed(Arc<[u8]>);
+
+impl fmt::Debug for Packed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.key(), self.mod_revision())
+    }
+}
 
 /// A value in the form in which it is kept, with its tags; made ahead of the rest, by whoever has time.
 pub(crate) struct Small(Box<[u8]>);
@@ -105,7 +112,8 @@ impl Packed {
         Self((&**out).into())
     }
 
-    pub(crate) fn unpack(&self) -> KeyValue {
+    /// The object. Costs about a nanosecond a byte.
+    pub fn unpack(&self) -> KeyValue {
         let Parts { mod_revision, create_revision, bytes, value, .. } = self.parts();
         let value = match value.len() == bytes {
             true => Bytes::copy_from_slice(value),
@@ -114,7 +122,8 @@ impl Packed {
         KeyValue { key: self.key().into(), value, create_revision, mod_revision }
     }
 
-    pub(crate) fn key(&self) -> &str {
+    /// Its key.
+    pub fn key(&self) -> &str {
         std::str::from_utf8(self.key_bytes()).expect("it was text")
     }
 

@@ -14,7 +14,7 @@ use apiserver_storage::{Condition, Embedded, Store, StoreError, TxnOutcome, embe
 use crate::common::{
     changes_until,
     etcd::{Cluster, PATIENCE},
-    put, range,
+    put, range, unpacked,
 };
 
 /// Path of a file, or address of an etcd, for the child.
@@ -272,7 +272,7 @@ async fn over_etcd_neither_its_death_nor_that_of_a_server_loses_anything() {
         assert_eq!(history.get(revision), Some(ack), "acknowledged revision {revision}");
     }
     // Who starts now reads the same.
-    for kv in cluster.open(PREFIX).await.range(range("/")).await.unwrap().items {
+    for kv in unpacked(&cluster.open(PREFIX).await.range(range("/")).await.unwrap()) {
         assert_eq!(numbers.remove(&*kv.key), Some(number(&kv.value)), "{}", kv.key);
     }
     assert!(numbers.is_empty());

@@ -3,11 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use apiserver_storage::{
-    Condition, Event, KeyValue, Range, Store, StoreError, Txn, TxnOutcome, VALUE_BYTES_MAX, WatchStream, labels::Wanted,
+    Condition, Event, Packed, Range, Store, StoreError, Txn, TxnOutcome, VALUE_BYTES_MAX, WatchStream, labels::Wanted,
 };
 use futures_util::StreamExt;
 
-use crate::common::{Place, changes_until, delete, done, etcd::Cluster, put, range};
+use crate::common::{Place, changes_until, delete, done, etcd::Cluster, put, range, unpacked};
 
 /// Runs each of these functions as a test of each engine.
 macro_rules! with_every_engine {
@@ -127,11 +127,11 @@ async fn pages_are_of_one_revision(place: Place) {
     done(&*store, put("/a/5", Condition::ModRevision(written[5]), "new")).await;
     done(&*store, delete("/a/7", written[7])).await;
     let last = done(&*store, put("/a/71", Condition::Absent, "new")).await;
-    let after = Some(first.items[3].key.to_string());
+    let after = Some(first.items[3].key().to_owned());
     let rest = store.range(Range { after, revision: Some(first.revision), ..range("/a/") }).await.unwrap();
-    let keys: Vec<_> = rest.items.iter().map(|kv| &*kv.key).collect();
+    let keys: Vec<_> = rest.items.iter().map(|kv| kv.key()).collect();
     assert_eq!(keys, ["/a/4", "/a/5", "/a/6", "/a/7", "/a/8", "/a/9"]);
-    assert!(rest.items.iter().all(|kv| &kv.value[..] == b"old"));
+    assert!(unpacked(&rest).iter().all(|kv| &kv.value[..] == b"old"));
     assert_eq!((rest.remaining, rest.revision), (0, first.revision));
     let future = store.range(Range { revision: Some(last + 1000), ..range("") }).await.unwrap_err();
     assert!(matches!(future, StoreError::Future { requested, current } if requested == last + 1000 && current >= last));
@@ -150,7 +150,7 @@ async fn labels_that_are_wanted(place: Place) {
         written.push(done(&*store, put(&format!("/a/{n}"), Condition::Absent, &value)).await);
     }
     let red = || Wanted::default().and("colour", ["red"]);
-    let names = |items: &[KeyValue]| items.iter().map(|kv| kv.key[3..].to_owned()).collect::<String>();
+    let names = |items: &[Packed]| items.iter().map(|kv| kv.key()[3..].to_owned()).collect::<String>();
     let page = store.range(Range { limit: 2, wanted: red(), ..range("/a/") }).await.unwrap();
     assert_eq!((names(&page.items), page.remaining), ("02".into(), 7), "what is behind is not looked at");
     let mut watch = store.watch_wanted("/a/", written[9], red()).await.unwrap();
@@ -166,7 +166,7 @@ async fn labels_that_are_wanted(place: Place) {
     };
     let before = now(store.clone()).await;
     assert_eq!((names(&before.items), before.remaining), ("02568".into(), 0));
-    assert_eq!(now(reopened(&place, store).await).await.items, before.items);
+    assert_eq!(unpacked(&now(reopened(&place, store).await).await), unpacked(&before));
 }
 
 /// The store after a restart; one in memory as it is.
@@ -253,7 +253,7 @@ async fn compaction_refuses_what_it_forgets(place: Place) {
     assert_eq!(old, StoreError::Compacted { requested, oldest });
     assert_eq!(store.watch("", requested).await.err(), Some(old));
     let kept = store.range(Range { revision: Some(oldest), ..range("") }).await.unwrap();
-    assert_eq!(&kept.items[0].value[..], b"2");
+    assert_eq!(&unpacked(&kept)[0].value[..], b"2");
     let future = revisions[4] + 1000;
     let refused = |e: StoreError| matches!(e, StoreError::Future { requested, .. } if requested == future);
     assert!(refused(store.compact(future).await.unwrap_err()));

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use apiserver_storage::{Condition, KeyValue, Range, Store, StoreError, Txn, TxnOutcome};
 use proptest::{prelude::*, test_runner::TestRunner};
 
-use crate::common::{Change, Place, changes_until, delete, etcd::Cluster, put, range};
+use crate::common::{Change, Place, changes_until, delete, etcd::Cluster, put, range, unpacked};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -115,7 +115,7 @@ async fn read(store: &dyn Store, model: &Model, wanted: Range) {
         |k: &&KeyValue| k.key.starts_with(&wanted.prefix) && wanted.after.as_ref().is_none_or(|after| *k.key > **after);
     let all: Vec<_> = model.at(revision).values().filter(inside).cloned().collect();
     let limit = if wanted.limit == 0 { all.len() } else { wanted.limit.min(all.len()) };
-    assert_eq!(answer.items, all[..limit], "{wanted:?}");
+    assert_eq!(unpacked(&answer), all[..limit], "{wanted:?}");
     assert_eq!(answer.remaining, (all.len() - limit) as u64, "{wanted:?}");
     match wanted.revision {
         Some(_) => assert_eq!(answer.revision, revision, "{wanted:?}"),

@@ -4,7 +4,9 @@ pub(crate) mod etcd;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use apiserver_storage::{Condition, Embedded, Event, Range, Store, Txn, TxnOutcome, WatchStream};
+use apiserver_storage::{
+    Condition, Embedded, Event, KeyValue, Packed, Range, RangeResult, Store, Txn, TxnOutcome, WatchStream,
+};
 use futures_util::StreamExt;
 
 pub(crate) fn put(key: &str, condition: Condition, value: &str) -> Txn {
@@ -20,6 +22,10 @@ pub(crate) async fn done(store: &(impl Store + ?Sized), txn: Txn) -> u64 {
         TxnOutcome::Done { revision } => revision,
         conflict => panic!("{conflict:?}"),
     }
+}
+
+pub(crate) fn unpacked(result: &RangeResult) -> Vec<KeyValue> {
+    result.items.iter().map(Packed::unpack).collect()
 }
 
 pub(crate) fn range(prefix: &str) -> Range {
