@@ -10,7 +10,7 @@ use apiserver_storage::Store;
 use config::{AccessLog, Compat, FairnessConfig, GatewayConfig, Limits, Source};
 use http_body::Body as _;
 use observers::Observers;
-use proxy::{Body, Directory, Gateway, GatewayOptions, LocalService, ShardOptions, Upstream};
+use proxy::{Body, Directory, Gateway, GatewayOptions, Health, LocalService, ShardOptions, Upstream};
 use tokio::{runtime::Runtime, sync::mpsc};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
@@ -81,7 +81,7 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
         }],
         fairness: config.fairness,
         compat: config.compat,
-        healthy: Some(healthy(store.clone())),
+        healthy: Some(health(store.clone())),
         directory: Directory::Watch,
         limits: config.limits,
         access_log: config.access_log,
@@ -166,9 +166,14 @@ fn controllers(
     apiserver_controllers::run(registry.clone(), options, shutdown.clone())
 }
 
-/// A store that no longer knows what its disk holds needs a restart; whoever probes shall see that.
-fn healthy(store: Arc<dyn Store>) -> Arc<dyn Fn() -> bool + Send + Sync> {
-    Arc::new(move || store.failure().is_none())
+/// A store that no longer knows what its disk holds needs a restart, one that is elsewhere and gone does not; whoever probes
+/// shall see either.
+fn health(store: Arc<dyn Store>) -> Arc<dyn Fn() -> Health + Send + Sync> {
+    Arc::new(move || match (store.failure(), store.unavailable()) {
+        (Some(_), _) => Health::Dead,
+        (None, Some(_)) => Health::Unready,
+        (None, None) => Health::Well,
+    })
 }
 
 fn server_options(url: &str, shutdown: &CancellationToken, tokens: Option<TokenKey>) -> apiserver_server::Options {

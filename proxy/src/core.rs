@@ -14,7 +14,7 @@ use config::{Compat, FairnessConfig};
 use fairness::{Clock, Gate, WatchTracker};
 
 use crate::{
-    access_log::AccessLog, census::Census, clock::WallClock, identity::Identity, index::Index, limits::InForce,
+    Health, access_log::AccessLog, census::Census, clock::WallClock, identity::Identity, index::Index, limits::InForce,
     metrics::Metrics, places::Places, refused::Why, rules::Fairness, shards::Shards, status::GatewayStatus,
 };
 
@@ -60,7 +60,7 @@ pub(crate) struct Core {
     /// Requests that were running when the workers were stopped.
     pub(crate) cut: AtomicUsize,
     /// See [`crate::GatewayOptions::healthy`].
-    pub(crate) healthy: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
+    pub(crate) healthy: Option<Arc<dyn Fn() -> Health + Send + Sync>>,
 }
 
 /// Workspaces with seats of their own on a shard that does not tell which it has: any name that a client sends may be one.
@@ -94,9 +94,9 @@ impl Core {
         rules.refusing_class(&self.index, workspace, reason)
     }
 
-    /// Whether there is nothing that only a restart can mend.
-    pub(crate) fn is_healthy(&self) -> bool {
-        self.healthy.as_ref().is_none_or(|healthy| healthy())
+    /// How what else runs in this process is.
+    pub(crate) fn health(&self) -> Health {
+        self.healthy.as_ref().map_or(Health::Well, |health| health())
     }
 
     /// Whose rules are in force.

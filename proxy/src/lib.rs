@@ -78,7 +78,7 @@ pub use self::{
     body::{Body, BoxError},
     gateway::Gateway,
     options::{
-        ApplyError, Directory, GatewayOptions, Limits, LocalService, RemoteOptions, Settings, ShardOptions, StartError,
-        Upstream,
+        ApplyError, Directory, GatewayOptions, Health, Limits, LocalService, RemoteOptions, Settings, ShardOptions,
+        StartError, Upstream,
     },
 };

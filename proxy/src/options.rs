@@ -57,6 +57,17 @@ pub enum Directory {
     Watch,
 }
 
+/// How what else runs in the process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// As it should be.
+    Well,
+    /// It cannot answer for the moment: the process is not ready, but a restart would not mend it.
+    Unready,
+    /// Only a restart mends it.
+    Dead,
+}
+
 /// Everything [`Gateway::start`](crate::Gateway::start) needs.
 pub struct GatewayOptions {
     /// Bound listener for clients.
@@ -78,8 +89,8 @@ pub struct GatewayOptions {
     pub fairness: Option<FairnessConfig>,
     /// Whether Kubernetes' own rules price, queue and start the requests of each workspace.
     pub compat: Compat,
-    /// Asked by the probes: whether what else runs in this process, such as a bundled shard, is well.
-    pub healthy: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
+    /// Asked by the probes: how what else runs in this process, such as a bundled shard, is.
+    pub healthy: Option<Arc<dyn Fn() -> Health + Send + Sync>>,
     /// See [`Directory`].
     pub directory: Directory,
     /// See [`Limits`].

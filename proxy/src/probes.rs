@@ -12,7 +12,7 @@ use fairness::Clock;
 use http::{Method, Response, StatusCode};
 
 use crate::{
-    Body,
+    Body, Health,
     core::Core,
     refusal::{answer, text},
     shards::Entry,
@@ -47,7 +47,7 @@ pub(crate) fn probe(core: &Core, method: &Method, path: &str, query: &str, open:
     if first == "readyz" {
         checks.extend(readiness(core));
     }
-    let is_dead = !core.is_healthy();
+    let is_dead = core.health() == Health::Dead;
     let has_failed = checks.iter().any(|check| matches!(check.outcome, Outcome::Failed(_)));
     let is_verbose = query.split('&').any(|option| option.split('=').next() == Some("verbose"));
     let code = match has_failed {
@@ -63,7 +63,7 @@ pub(crate) fn probe(core: &Core, method: &Method, path: &str, query: &str, open:
 
 /// Whether a load balancer should send requests here.
 pub(crate) fn is_ready(core: &Core) -> bool {
-    core.is_healthy() && readiness(core).iter().all(|check| !matches!(check.outcome, Outcome::Failed(_)))
+    core.health() == Health::Well && readiness(core).iter().all(|check| !matches!(check.outcome, Outcome::Failed(_)))
 }
 
 fn written(probe: &str, checks: &[Check], has_failed: bool, open: bool) -> String {
@@ -83,9 +83,9 @@ fn written(probe: &str, checks: &[Check], has_failed: bool, open: bool) -> Strin
 }
 
 fn process(core: &Core) -> Check {
-    let outcome = match core.is_healthy() {
-        true => Outcome::Well,
-        false => Outcome::Failed("only a restart can mend it: see the log".into()),
+    let outcome = match core.health() {
+        Health::Well | Health::Unready => Outcome::Well,
+        Health::Dead => Outcome::Failed("only a restart can mend it: see the log".into()),
     };
     Check { name: "process".into(), outcome }
 }
@@ -97,6 +97,7 @@ fn readiness(core: &Core) -> Vec<Check> {
     };
     let mut checks = vec![
         Check { name: "shutdown".into(), outcome: shutdown },
+        Check { name: "storage".into(), outcome: storage(core) },
         Check { name: "index".into(), outcome: index(core) },
         Check { name: "configuration".into(), outcome: configuration(core) },
     ];
@@ -105,6 +106,14 @@ fn readiness(core: &Core) -> Vec<Check> {
         outcome: shard(core, number, entry),
     }));
     checks
+}
+
+/// What a shard in this process keeps its objects in. Where it has gone, nothing that is sent here is answered.
+fn storage(core: &Core) -> Outcome {
+    match core.health() {
+        Health::Well | Health::Dead => Outcome::Well,
+        Health::Unready => Outcome::Failed("the store of the bundled shard cannot be reached: see the log".into()),
+    }
 }
 
 fn index(core: &Core) -> Outcome {

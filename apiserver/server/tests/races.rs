@@ -43,6 +43,9 @@ impl Store for Paused {
     fn failure(&self) -> Option<StoreError> {
         self.inner.failure()
     }
+    fn unavailable(&self) -> Option<StoreError> {
+        self.inner.unavailable()
+    }
     fn get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, Option<KeyValue>> {
         self.inner.get(key)
     }

@@ -133,6 +133,11 @@ impl Store for Embedded {
         self.shared.poison.get().map(|reason| crate::StoreError::Poisoned(reason.clone()))
     }
 
+    /// Reads come from memory, and what writing lacks its writes say.
+    fn unavailable(&self) -> Option<crate::StoreError> {
+        None
+    }
+
     fn revision(&self) -> u64 {
         self.shared.present.revision()
     }

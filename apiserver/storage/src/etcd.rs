@@ -19,9 +19,12 @@
 //! and values, and the bounded history. Four tasks, none per client. A watch can begin as far back as the last 16,384
 //! changes or 32 MiB of values, also right after a start.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
 };
 
 use tokio::{
@@ -46,7 +49,11 @@ mod proto;
 mod write;
 
 pub use self::options::{Credentials, Options, SetupError};
-use self::{client::Client, freshness::Waiting, layout::Layout};
+use self::{
+    client::{Client, PATIENCE},
+    freshness::Waiting,
+    layout::Layout,
+};
 
 /// The store on etcd; see the module. Dropping it does what [`Store::close`] does.
 pub struct Etcd {
@@ -65,8 +72,8 @@ struct Shared {
     ask: Notify,
     /// Whether the member that is watched answers to that.
     tells_progress: AtomicBool,
-    /// Whether the watch runs.
-    follows: AtomicBool,
+    /// Since when no watch runs; `None` while one does.
+    lost: Mutex<Option<Instant>>,
     closed: AtomicBool,
 }
 
@@ -91,7 +98,7 @@ impl Etcd {
             waiting,
             ask: Notify::new(),
             tells_progress: AtomicBool::new(false),
-            follows: AtomicBool::new(false),
+            lost: Mutex::new(Some(Instant::now())),
             closed: AtomicBool::new(false),
         });
         let mut tasks = JoinSet::new();
@@ -109,7 +116,8 @@ async fn tick(shared: Arc<Shared>) {
     let mut every_second = tokio::time::interval(std::time::Duration::from_secs(1));
     loop {
         every_second.tick().await;
-        shared.present.tick(shared.follows.load(Ordering::Relaxed));
+        let follows = lock(&shared.lost).is_none();
+        shared.present.tick(follows);
     }
 }
 
@@ -123,6 +131,12 @@ impl Store for Etcd {
     /// Nothing here needs a restart: what fails passes once etcd is there.
     fn failure(&self) -> Option<StoreError> {
         None
+    }
+
+    fn unavailable(&self) -> Option<StoreError> {
+        // Until then reads wait for it.
+        let lost = (*lock(&self.shared.lost))?.elapsed() > PATIENCE;
+        lost.then(|| StoreError::Unavailable("etcd: the watch on it is lost".into()))
     }
 
     fn revision(&self) -> u64 {

@@ -185,6 +185,8 @@ pub enum StoreError {
 pub trait Store: Send + Sync + 'static {
     /// Why writes are refused until a restart, if they are.
     fn failure(&self) -> Option<StoreError>;
+    /// Why nothing can be read or written, once that has lasted for some seconds. It passes by itself.
+    fn unavailable(&self) -> Option<StoreError>;
     /// The latest revision whose changes are visible here. Starts at 1 in an empty store. Where several servers share
     /// a store another one may be further; reads and watches catch up by themselves.
     fn revision(&self) -> u64;

@@ -71,10 +71,14 @@ fn read_only(call: &Call<'_>, answer: Response<Body>) -> Result<Response<Body>, 
 fn health_checks(call: &Call<'_>) -> Vec<health::Check> {
     let serving = !call.server.options().shutdown.is_cancelled();
     // A store that answers with its revision is up; what it cannot do any more its writes will say.
-    let storage = call.registry.store().failure().is_none();
+    let store = call.registry.store();
+    let (storage, there) = (store.failure().is_none(), store.unavailable().is_none());
     let check = |name, passed, ready_only| health::Check { name, passed, ready_only };
-    let mut checks =
-        vec![check("ping", true, false), check("storage", storage, false), check("storage-readiness", storage, false)];
+    let mut checks = vec![
+        check("ping", true, false),
+        check("storage", storage, false),
+        check("storage-readiness", storage && there, true),
+    ];
     if let Some(informed) = call.registry.informed() {
         checks.push(check("informer-sync", informed, true));
     }

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, atomic::Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures_util::stream;
@@ -15,7 +15,11 @@ use super::{
     load::{entry, load, now, signed, unsigned},
     proto::{EVENT_DELETE, Empty, Event as Raw, WatchAction, WatchCreateRequest, WatchRequest, WatchResponse},
 };
-use crate::{Event, StoreError, present::State, tree::Packed};
+use crate::{
+    Event, StoreError,
+    present::{State, lock},
+    tree::Packed,
+};
 
 /// Pauses between attempts, the shortest and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -77,7 +81,7 @@ async fn follow(shared: &Shared) -> End {
         Ok(answers) => listen(shared, &connection, answers, &requests).await,
         Err(status) => End::Lost(explain(&status)),
     };
-    shared.follows.store(false, Ordering::Relaxed);
+    lock(&shared.lost).get_or_insert_with(Instant::now);
     if matches!(end, End::Lost(_)) {
         shared.client.lost(&connection).await;
     }
@@ -114,7 +118,7 @@ async fn listen(
             return End::Lost(explain(&Status::unavailable(answer.cancel_reason)));
         }
         if answer.created {
-            shared.follows.store(true, Ordering::Relaxed);
+            *lock(&shared.lost) = None;
             continue;
         }
         let progress = answer.events.is_empty() && !answer.fragment;

@@ -135,6 +135,27 @@ async fn members_may_come_and_go() {
     assert_eq!(seen, written);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_asks_hears_that_etcd_is_gone_and_that_it_is_back() {
+    let mut cluster = Cluster::single();
+    let store = cluster.open("/f").await;
+    assert_eq!(store.unavailable(), None);
+    let becomes = async |there: bool| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while store.unavailable().is_none() != there {
+            assert!(Instant::now() < deadline, "it is not told whether etcd is there: {there}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    cluster.members[0].kill();
+    becomes(false).await;
+    assert!(matches!(store.unavailable(), Some(StoreError::Unavailable(_))));
+    assert_eq!(store.failure(), None, "no restart mends it");
+    cluster.members[0].start();
+    cluster.members[0].wait();
+    becomes(true).await;
+}
+
 /// Certificates of a CA, of members and of a client.
 fn certificates(directory: &Path) -> [String; 5] {
     let key = || rcgen::KeyPair::generate().unwrap();
