@@ -96,6 +96,7 @@ impl<'d> Session<'d> {
         self.watch();
         self.changes();
         self.server_side();
+        self.reviews();
         self.removals();
         self.release(chart);
         self.kubectl(&["explain", "configmap.data"], "", &["ConfigMap", "map[string]string", "configuration data"]);
@@ -179,6 +180,31 @@ impl<'d> Session<'d> {
         self.kubectl_ends(1, &["diff", "-f", "-"], APPLIED_AGAIN, &["-  a: \"1\""]);
         self.kubectl_ends(1, &["diff", "--server-side", "-f", "-"], APPLIED_AGAIN, &["-  a: \"1\""]);
         self.kubectl_ends(1, &["apply", "-f", "-"], UNKNOWN, &["bogus"]);
+    }
+
+    /// Kinds that are only created: no PATCH of theirs says what it knows, and kubectl looks among custom resources.
+    fn reviews(&mut self) {
+        let verbs = r#"{"verb":"get","resource":"configmaps","namespace":"default"}"#;
+        for (kind, place, spec, told) in [
+            ("SubjectAccessReview", "", format!(r#"{{"user":"jane","resourceAttributes":{verbs}}}"#), "allowed: false"),
+            (
+                "LocalSubjectAccessReview",
+                r#","metadata":{"namespace":"default"}"#,
+                format!(r#"{{"user":"jane","resourceAttributes":{verbs}}}"#),
+                "allowed: false",
+            ),
+            ("SelfSubjectAccessReview", "", format!(r#"{{"resourceAttributes":{verbs}}}"#), "allowed: true"),
+            ("SelfSubjectRulesReview", "", r#"{"namespace":"default"}"#.into(), "incomplete: false"),
+            ("SelfSubjectReview", "", String::new(), "username:"),
+            ("TokenReview", "", r#"{"token":"x"}"#.into(), "invalid bearer token"),
+        ] {
+            let group = if told == "username:" || kind == "TokenReview" { "authentication" } else { "authorization" };
+            let spec = if spec.is_empty() { spec } else { format!(r#","spec":{spec}"#) };
+            let review = format!(r#"{{"kind":"{kind}","apiVersion":"{group}.k8s.io/v1"{place}{spec}}}"#);
+            self.kubectl(&["create", "-o", "yaml", "-f", "-"], &review, &[told]);
+            let wrong = format!(r#"{{"bogus":1,{}"#, &review[1..]);
+            self.kubectl_ends(1, &["create", "-o", "yaml", "-f", "-"], &wrong, &["bogus"]);
+        }
     }
 
     fn removals(&mut self) {

@@ -95,6 +95,27 @@ async fn a_large_present_state_is_of_one_revision() {
     }
 }
 
+/// An hour into a watch a new object is new, and an old one as old as it is.
+#[tokio::test]
+async fn ages_in_a_table_are_those_of_the_event() {
+    let server = server().await;
+    let one = Client::new(&server, "one");
+    let a = one.map("a", "0").await;
+    let path = format!("{MAPS}?watch=1&resourceVersion={}", meta(&a, "resourceVersion"));
+    let mut watch = one.wants(TABLE).watch(&path).await;
+    let mut ages = std::collections::BTreeSet::new();
+    let begin = std::time::Instant::now();
+    // The clock needs up to two seconds for another age.
+    for change in 1.. {
+        one.merge(&format!("{MAPS}/a"), &json!({"data": {"k": change.to_string()}})).await.ok();
+        ages.insert(watch.next().await.unwrap()["object"]["rows"][0]["cells"][2].to_string());
+        if ages.len() > 1 || begin.elapsed() > std::time::Duration::from_secs(60) {
+            break;
+        }
+    }
+    assert!(ages.len() == 2 && !ages.contains("\"<invalid>\""), "{ages:?}");
+}
+
 #[tokio::test]
 async fn who_does_not_read_is_dropped_alone() {
     const CHANGES: usize = 10_000;

@@ -8,7 +8,7 @@ use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::json;
 
 use super::{
-    authorization::Place, body::Body, compress, discovery, health, issuer, openapi, read, respond, reviews, token,
+    authorization::Place, body::Body, compress, definitions, discovery, health, issuer, openapi, read, respond, reviews, token,
     version, watch, write,
 };
 use crate::{
@@ -95,6 +95,9 @@ async fn resource(call: Call<'_>) -> Result<Response<Body>, Status> {
     let prefix = if info.api_group.is_empty() { "api" } else { "apis" };
     let service = call.server.service();
     let review = call.review();
+    if definitions::are_asked_for(&call) {
+        return definitions::list(&call);
+    }
     let resource = service
         .find(&info.api_group, &info.api_version, &info.resource)
         .filter(|_| info.api_prefix == prefix)

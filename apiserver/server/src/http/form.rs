@@ -47,6 +47,14 @@ pub(crate) enum View {
 }
 
 impl Form {
+    /// The same form with ages as they are at `now`, in Unix seconds.
+    pub(crate) fn at(mut self, now: i64) -> Self {
+        if let View::Table(format) = &mut self.view {
+            format.now = now;
+        }
+        self
+    }
+
     /// The fields of what is shown, for protobuf; Tables never are.
     fn message(self, resource: &Resource) -> &'static Message {
         match self.view {

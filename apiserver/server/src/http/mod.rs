@@ -9,6 +9,7 @@ pub(crate) mod authorization;
 pub(crate) mod body;
 mod compress;
 mod content;
+mod definitions;
 mod discovery;
 pub(crate) mod dispatch;
 mod document;

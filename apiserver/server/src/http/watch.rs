@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{body::Body, form::Form, negotiation};
 use crate::{
+    clock,
     registry::{Object, Registry, WatchEvent, WatchOptions, WatchStart, WatchStream},
     server::Call,
 };
@@ -224,7 +225,9 @@ impl Frames {
 
     fn write(&self, kind: &str, object: &Object, columns: bool) -> Result<Bytes, Status> {
         let mut out = Vec::new();
-        self.form.write_event(&mut out, kind, object, columns).map(|()| out.into())
+        // A watch may last for an hour: ages are those of the event.
+        let form = self.form.at(clock::unix_now());
+        form.write_event(&mut out, kind, object, columns).map(|()| out.into())
     }
 
     fn bookmark(&mut self, revision: u64, initial_end: bool, out: &mut Chunk) {
