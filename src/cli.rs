@@ -62,9 +62,9 @@ pub(crate) struct StoreOptions {
     /// Members of etcd, such as https://10.0.0.7:2379,https://10.0.0.8:2379
     #[arg(long, value_name = "URLS", value_delimiter = ',', required_if_eq("store", "etcd"))]
     pub(crate) etcd_servers: Vec<String>,
-    /// Key of etcd below which everything is kept. Servers with the same one share everything
-    #[arg(long, value_name = "KEY", default_value = "/fairgate")]
-    pub(crate) etcd_prefix: String,
+    /// Key of etcd below which everything is kept. Servers with the same one share everything [default: /fairgate]
+    #[arg(long, value_name = "KEY")]
+    pub(crate) etcd_prefix: Option<String>,
     /// Certificates of the CA that signs those of etcd
     #[arg(long, value_name = "FILE")]
     pub(crate) etcd_cacert: Option<PathBuf>,

@@ -34,6 +34,7 @@ const FEED: usize = 1024;
 
 /// Runs until a signal, then drains.
 pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
+    store::check_options(&args.store)?;
     let config = Settings::load(args)?;
     let listener = run::bind("--port", cli::loopback(args.port))?;
     let admin = run::bind("--admin-port", cli::loopback(args.admin_port))?;

@@ -15,6 +15,30 @@ use crate::{
     cli::{self, Engine, StoreCommand},
 };
 
+/// Key of etcd below which everything is kept unless told otherwise.
+const PREFIX: &str = "/fairgate";
+
+/// Refuses options of etcd for a server that would not use it.
+///
+/// # Errors
+/// Names the first of them.
+pub(crate) fn check_options(args: &cli::StoreOptions) -> Result<(), Failure> {
+    let given = [
+        ("--etcd-servers", !args.etcd_servers.is_empty()),
+        ("--etcd-prefix", args.etcd_prefix.is_some()),
+        ("--etcd-cacert", args.etcd_cacert.is_some()),
+        ("--etcd-cert", args.etcd_cert.is_some()),
+        ("--etcd-key", args.etcd_key.is_some()),
+        ("--etcd-credentials", args.etcd_credentials.is_some()),
+    ];
+    match given.into_iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) if args.store == Engine::Embedded => Err(Failure::Usage(anyhow::anyhow!(
+            "{option} is for a server that keeps its objects in etcd: add --store etcd, or leave it out"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Opens the store that the command line names.
 pub(crate) fn open(runtime: &Runtime, args: &cli::StoreOptions, data_dir: &Path) -> Result<Arc<dyn Store>, Failure> {
     match args.store {
@@ -38,7 +62,7 @@ fn file(data_dir: &Path) -> std::path::PathBuf {
 fn etcd(args: &cli::StoreOptions) -> Result<Options, Failure> {
     Ok(Options {
         servers: args.etcd_servers.clone(),
-        prefix: args.etcd_prefix.clone(),
+        prefix: args.etcd_prefix.clone().unwrap_or_else(|| PREFIX.into()),
         ca_file: args.etcd_cacert.clone(),
         identity: args.etcd_cert.clone().zip(args.etcd_key.clone()),
         credentials: credentials(args.etcd_credentials.as_deref())?,
@@ -66,6 +90,32 @@ fn credentials(file: Option<&Path>) -> Result<Option<Credentials>, Failure> {
 
 /// `fairgate store`.
 pub(crate) fn store(command: &StoreCommand) -> Result<(), Failure> {
+    let (StoreCommand::Check(place) | StoreCommand::Compact(place) | StoreCommand::Backup { place, .. }) = command
+    else {
+        return run(command);
+    };
+    let path = file(&place.data_dir);
+    if path.try_exists().is_ok_and(|is_there| !is_there) {
+        return Err(missing(&path, &place.data_dir).into());
+    }
+    run(command)
+}
+
+/// There is no file where a store should be.
+fn missing(path: &Path, data_dir: &Path) -> anyhow::Error {
+    let etcd = if data_dir.join("admin.kubeconfig").exists() {
+        "; a server with --store etcd keeps nothing there, and its etcd is looked after with the tools of etcd"
+    } else {
+        ""
+    };
+    anyhow::anyhow!(
+        "no store is in {}: {} is not there; want with --data-dir the directory of a server with an embedded store{etcd}",
+        data_dir.display(),
+        path.display(),
+    )
+}
+
+fn run(command: &StoreCommand) -> Result<(), Failure> {
     match command {
         StoreCommand::Check(place) => check(&file(&place.data_dir)),
         StoreCommand::Compact(place) => {

@@ -100,14 +100,14 @@ async fn a_running_store_is_checked_backed_up_and_restored_elsewhere() {
     let text = said(&fairgate(&["store", "check"], old.path()), &["check"]);
     assert!(text.contains("nothing is wrong"), "{text}");
     said(&fairgate(&["store", "backup", name], old.path()), &["backup"]);
-    refused(&fairgate(&["store", "backup", name], old.path()), "is not overwritten");
+    refused(&fairgate(&["store", "backup", name], old.path()), "not overwritten");
     refused(&fairgate(&["store", "compact"], old.path()), "in use");
     let after = create(&dev, "after").await;
     drop(dev);
 
     said(&fairgate(&["store", "compact"], old.path()), &["compact"]);
     said(&fairgate(&["store", "restore", name], new.path()), &["restore"]);
-    refused(&fairgate(&["store", "restore", name], new.path()), "is not overwritten");
+    refused(&fairgate(&["store", "restore", name], new.path()), "not overwritten");
     let restored = Dev::start(new.path(), &[]);
     let list = get(&restored, "").await;
     let names: Vec<_> = list["items"].as_array().unwrap().iter().map(|o| &o["metadata"]["name"]).collect();
@@ -119,10 +119,49 @@ async fn a_running_store_is_checked_backed_up_and_restored_elsewhere() {
     assert!(stale.contains("410"), "{stale}");
 }
 
+/// A disk on which there is no room for the copy, as a limit on the size of files.
+#[test]
+fn a_copy_without_room_is_the_fault_of_its_place() {
+    let (old, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    drop(Dev::start(old.path(), &[]));
+    let backup = new.path().join("copy.db");
+    let cramped = |command: &str, file: &Path, data_dir: &Path| {
+        Command::new("bash")
+            .args(["-c", r#"trap '' XFSZ; ulimit -f 8; exec "$@""#, "bash", env!("CARGO_BIN_EXE_fairgate")])
+            .args(["store", command, "--data-dir"])
+            .args([data_dir, file])
+            .output()
+            .unwrap()
+    };
+    let output = cramped("backup", &backup, old.path());
+    refused(&output, &format!("cannot use {}", backup.display()));
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("writable"), "{output:?}");
+    assert_eq!(std::fs::read_dir(new.path()).unwrap().count(), 0);
+    said(&fairgate(&["store", "backup", backup.to_str().unwrap()], old.path()), &["backup"]);
+    let target = new.path().join("some/where");
+    refused(&cramped("restore", &backup, &target), &format!("cannot use {}", target.join("store.db").display()));
+    assert!(!new.path().join("some").exists());
+}
+
+#[test]
+fn a_directory_without_a_store_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    for command in [&["check"][..], &["compact"], &["backup", "x.db"]] {
+        let nowhere = dir.path().join("none");
+        refused(&fairgate(&[&["store"], command].concat(), &nowhere), "no store is in");
+        assert!(!nowhere.exists());
+    }
+    std::fs::write(dir.path().join("admin.kubeconfig"), "").unwrap();
+    refused(&fairgate(&["store", "check"], dir.path()), "--store etcd");
+}
+
 #[test]
 fn wrong_options_of_the_store_are_explained() {
     let dir = tempfile::tempdir().unwrap();
-    let cases: [(&[&str], &str); 4] = [
+    let cases: [(&[&str], &str); 7] = [
+        (&["dev", "--etcd-servers", "http://127.0.0.1:1"], "--etcd-servers is for a server that keeps"),
+        (&["dev", "--etcd-prefix", "/fairgate"], "add --store etcd"),
+        (&["dev", "--store", "embedded", "--etcd-credentials", "x"], "--etcd-credentials is for"),
         (&["dev", "--store", "etcd"], "--etcd-servers"),
         (&["dev", "--store", "etcd", "--etcd-servers", "https://127.0.0.1:1"], "CA certificate"),
         (&["dev", "--store", "etcd", "--etcd-servers", "x"], "is no address"),

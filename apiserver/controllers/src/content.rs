@@ -22,6 +22,49 @@ pub(crate) struct Left {
     pub(crate) finalizers: BTreeMap<String, usize>,
 }
 
+/// What is left of the content of a namespace or of a cluster.
+#[derive(Debug, Default)]
+pub(crate) struct Remaining {
+    /// Objects by resource.
+    objects: BTreeMap<String, usize>,
+    /// Objects by finalizer.
+    finalizers: BTreeMap<String, usize>,
+}
+
+impl Remaining {
+    /// These objects of the resource are left.
+    pub(crate) fn add(&mut self, resource: &Resource, left: Left) {
+        if left.objects > 0 {
+            // The dot is there for the core group too.
+            self.objects.insert(format!("{}.{}", resource.plural, resource.group), left.objects);
+        }
+        for (finalizer, objects) in left.finalizers {
+            *self.finalizers.entry(finalizer).or_default() += objects;
+        }
+    }
+
+    /// Whether nothing is.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.objects.is_empty()
+    }
+
+    /// Upstream's sentence about the objects, if any are left.
+    pub(crate) fn resources(&self) -> Option<String> {
+        let list = counted(&self.objects, "has");
+        (!self.objects.is_empty()).then(|| format!("Some resources are remaining: {list}"))
+    }
+
+    /// The same about what holds those `of`: `the namespace`.
+    pub(crate) fn finalizers(&self, of: &str) -> Option<String> {
+        let list = counted(&self.finalizers, "in");
+        (!self.finalizers.is_empty()).then(|| format!("Some content in {of} has finalizers remaining: {list}"))
+    }
+}
+
+fn counted(map: &BTreeMap<String, usize>, unit: &str) -> String {
+    map.iter().map(|(name, n)| format!("{name} {unit} {n} resource instances")).collect::<Vec<_>>().join(", ")
+}
+
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Stored {

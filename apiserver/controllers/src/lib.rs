@@ -7,6 +7,8 @@
 //! of owners, and for how long a quota has been too high, which are made anew at each start), so a crash at any moment is repaired by the first look after the
 //! restart. There is no task, timer or memory per workspace.
 
+mod address;
+mod condition;
 mod content;
 mod controller;
 mod garbage;
@@ -39,6 +41,8 @@ pub struct Options {
 /// # Cancel safety
 /// Every write is whole by itself; what was not done is done after the next start.
 pub fn run(registry: Registry, options: Options, shutdown: CancellationToken) -> impl Future<Output = ()> + Send {
+    let addresses = address::follow(registry.clone(), options.clone());
+    let addresses = shutdown.clone().run_until_cancelled_owned(addresses);
     let workspaces = controller::run(&registry, workspace::Workspaces::new(registry.clone(), options), &shutdown);
     let clusters = controller::run(&registry, logical_cluster::LogicalClusters::new(registry.clone()), &shutdown);
     let namespaces = controller::run(&registry, namespace::Namespaces::new(registry.clone()), &shutdown);
@@ -47,6 +51,7 @@ pub fn run(registry: Registry, options: Options, shutdown: CancellationToken) ->
     let garbage = garbage::run(registry.clone(), shutdown.clone());
     async move {
         let tasks = TaskTracker::new();
+        tasks.spawn(addresses);
         tasks.spawn(workspaces);
         tasks.spawn(clusters);
         tasks.spawn(namespaces);

@@ -5,7 +5,7 @@
 use apiserver_api::{Status, marks};
 use apiserver_machinery::{
     Resource, builtin,
-    object::{get, items, text},
+    object::{get, items, map_mut, text},
     options::DeleteOptions,
 };
 use apiserver_server::{
@@ -15,11 +15,15 @@ use apiserver_server::{
 use serde_json::Value;
 
 use crate::{
-    content,
+    condition::{self, Trouble},
+    content::{self, Remaining},
     controller::{Reconcile, Source},
     queue::Outcome,
     resource, unless_gone,
 };
+
+/// Condition of a cluster that is being deleted, and of its Workspace: what is still there.
+pub(crate) const CONTENT_DELETED: &str = "WorkspaceContentDeleted";
 
 pub(crate) struct LogicalClusters {
     registry: Registry,
@@ -41,6 +45,26 @@ impl LogicalClusters {
         let Some(key) = owner(cluster) else { return Ok(false) };
         let Some(workspace) = self.registry.find(self.workspaces, &key).await? else { return Ok(true) };
         Ok(!is_owner(cluster, &key, &workspace.value()?))
+    }
+}
+
+impl LogicalClusters {
+    /// Says what keeps a cluster that is being deleted.
+    async fn tell(&self, key: &ObjectKey, left: &Remaining) -> Result<(), Status> {
+        let finalizers = left.finalizers("the logical cluster");
+        let reason = if finalizers.is_some() { "SomeFinalizersRemain" } else { "SomeResourcesRemain" };
+        let message = left.resources().into_iter().chain(finalizers).collect::<Vec<_>>().join("; ");
+        let trouble = Trouble { reason, severity: "Info", message };
+        let told = |old: Option<&Value>| {
+            let mut new = old.cloned().unwrap_or_default();
+            if let Some(status) = map_mut(&mut new, "status") {
+                status.insert("phase".into(), "Deleting".into());
+            }
+            condition::set(&mut new, CONTENT_DELETED, Some(&trouble));
+            Ok(new)
+        };
+        let options = UpdateOptions { subresource: "status", ..UpdateOptions::default() };
+        unless_gone(self.registry.modify(self.logical_clusters, key, &options, told).await)
     }
 }
 
@@ -72,13 +96,14 @@ impl Reconcile for LogicalClusters {
             return Ok(Outcome::Done);
         }
         let inside = Collection::cluster(&key.cluster);
-        let mut left = 0;
+        let mut left = Remaining::default();
         // Namespaced objects first: then the namespace controller finds its namespaces empty.
         let content = || builtin::all().iter().filter(|r| !std::ptr::eq(*r, self.logical_clusters));
         for resource in content().filter(|r| r.is_namespaced()).chain(content().filter(|r| !r.is_namespaced())) {
-            left += content::remove(&self.registry, resource, &inside).await?.objects;
+            left.add(resource, content::remove(&self.registry, resource, &inside).await?);
         }
-        if left > 0 {
+        if !left.is_empty() {
+            self.tell(&key, &left).await?;
             return Ok(Outcome::Again);
         }
         // With the resourceVersion that was read: whoever gave it a terminator meanwhile may have made objects.

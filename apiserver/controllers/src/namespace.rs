@@ -44,7 +44,7 @@ impl Namespaces {
         let is_event = |r: &&Resource| r.plural == "events";
         for resource in namespaced().filter(|r| !is_event(r)).chain(namespaced().filter(is_event)) {
             match content::remove(&self.registry, resource, inside).await {
-                Ok(left) => findings.left(resource, left),
+                Ok(left) => findings.remaining.add(resource, left),
                 Err(status) => findings.failed(status),
             }
         }

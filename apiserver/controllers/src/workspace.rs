@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Options,
+    condition::{self, Trouble},
     controller::{Reconcile, Source},
     logical_cluster,
     queue::Outcome,
@@ -27,6 +28,12 @@ use crate::{
 
 /// What every new workspace begins with.
 const NAMESPACES: [&str; 2] = ["default", "kube-system"];
+
+/// Conditions of a Workspace (kcp.md 2.4).
+const SCHEDULED: &str = "WorkspaceScheduled";
+const INITIALIZED: &str = "WorkspaceInitialized";
+/// Why a Workspace is not [`INITIALIZED`] any more.
+const DISAPPEARED: &str = "WorkspaceDisappeared";
 
 pub(crate) struct Workspaces {
     registry: Registry,
@@ -54,6 +61,8 @@ impl Reconcile for Workspaces {
             self.remove(&key, &workspace).await?;
         } else if text(&workspace, &["status", "phase"]) == "Scheduling" {
             self.make(&key, &workspace).await?;
+        } else {
+            self.watch_over(&key, &workspace).await?;
         }
         Ok(Outcome::Done)
     }
@@ -102,12 +111,42 @@ impl Workspaces {
         unless_gone(self.registry.modify(self.workspaces, key, &UpdateOptions::default(), place).await)?;
         let ready = |old: Option<&Value>| {
             let mut new = old.cloned().unwrap_or_default();
-            if let Some(status) = object::map_mut(&mut new, "status") {
-                status.insert("phase".into(), json!("Ready"));
-            }
+            set_phase(&mut new, "Ready");
+            condition::set(&mut new, SCHEDULED, None);
+            condition::set(&mut new, INITIALIZED, None);
             Ok(new)
         };
         unless_gone(self.registry.modify(self.workspaces, key, &status(), ready).await)
+    }
+
+    /// A workspace whose cluster was deleted under it is no longer available: it does not get another one.
+    async fn watch_over(&self, key: &ObjectKey, workspace: &Value) -> Result<(), Status> {
+        let noted = annotation(workspace, marks::WORKSPACE_CLUSTER);
+        let Some(Ok(name)) = noted.filter(|n| *n == text(workspace, &["spec", "cluster"])).map(str::parse) else {
+            // One that was placed by hand.
+            return Ok(());
+        };
+        let cluster = self.registry.find(self.logical_clusters, &ObjectKey::new(&name, "", "cluster")).await?;
+        let is_there = match cluster {
+            Some(cluster) => logical_cluster::is_owner(&cluster.value()?, key, workspace),
+            None => false,
+        };
+        let was_missed = condition::find(workspace, INITIALIZED).is_some_and(|c| text(c, &["reason"]) == DISAPPEARED);
+        if is_there != was_missed {
+            return Ok(());
+        }
+        let trouble = Trouble {
+            reason: DISAPPEARED,
+            severity: "Error",
+            message: format!("the logical cluster {name} is gone, and all that was in it; delete the Workspace"),
+        };
+        let told = |old: Option<&Value>| {
+            let mut new = old.cloned().unwrap_or_default();
+            set_phase(&mut new, if is_there { "Ready" } else { "Unavailable" });
+            condition::set(&mut new, INITIALIZED, (!is_there).then_some(&trouble));
+            Ok(new)
+        };
+        unless_gone(self.registry.modify(self.workspaces, key, &status(), told).await)
     }
 
     /// Writes a new name for the cluster into the Workspace unless there is one other than `taken`; the name that
@@ -194,14 +233,39 @@ impl Workspaces {
         if let Some(Ok(name)) = annotation(workspace, marks::WORKSPACE_CLUSTER).map(str::parse::<ClusterName>) {
             let own = ObjectKey::new(&name, "", "cluster");
             if let Some(cluster) = self.registry.find(self.logical_clusters, &own).await?
-                && logical_cluster::is_owner(&cluster.value()?, key, workspace)
+                && let cluster = cluster.value()?
+                && logical_cluster::is_owner(&cluster, key, workspace)
             {
+                self.tell(key, &cluster).await?;
                 // Its own disappearance brings us back here.
                 return unless_gone(self.registry.delete(self.logical_clusters, &own, &DeleteOptions::default()).await);
             }
         }
         let release = |old: Option<&Value>| Ok(logical_cluster::without_finalizer(old, marks::WORKSPACE_FINALIZER));
         unless_gone(self.registry.modify(self.workspaces, key, &UpdateOptions::default(), release).await)
+    }
+}
+
+impl Workspaces {
+    /// Says that the workspace is being deleted, and what of its cluster keeps it.
+    async fn tell(&self, key: &ObjectKey, cluster: &Value) -> Result<(), Status> {
+        let terminators = object::items(cluster, &["status", "terminators"]);
+        let phase = if terminators.is_empty() { "Deleting" } else { "Terminating" };
+        let told = |old: Option<&Value>| {
+            let mut new = old.cloned().unwrap_or_default();
+            set_phase(&mut new, phase);
+            if let Some(found) = condition::find(cluster, logical_cluster::CONTENT_DELETED) {
+                condition::put(&mut new, found.clone());
+            }
+            Ok(new)
+        };
+        unless_gone(self.registry.modify(self.workspaces, key, &status(), told).await)
+    }
+}
+
+fn set_phase(workspace: &mut Value, phase: &str) {
+    if let Some(status) = object::map_mut(workspace, "status") {
+        status.insert("phase".into(), json!(phase));
     }
 }
 

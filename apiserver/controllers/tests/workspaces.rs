@@ -40,8 +40,13 @@ impl Fixture {
     }
 
     fn over(registry: Registry) -> Self {
+        Self::at("https://door", registry)
+    }
+
+    /// With this address.
+    fn at(external_url: &str, registry: Registry) -> Self {
         let shutdown = CancellationToken::new();
-        let options = Options { external_url: "https://door".into(), shard: "root".into() };
+        let options = Options { external_url: external_url.into(), shard: "root".into() };
         let controllers = tokio::spawn(apiserver_controllers::run(registry.clone(), options, shutdown.clone()));
         Self { registry, shutdown, controllers, begun: Instant::now() }
     }
@@ -192,6 +197,90 @@ async fn a_cluster_waits_for_its_terminators() {
     terminators(json!([])).await;
     fixture.until_gone(workspaces(), &root(), "team").await;
     assert_eq!(fixture.registry.count(namespaces, &Collection::cluster(&team)).unwrap(), 0);
+    fixture.stop().await;
+}
+
+/// What the workspace's status says: phase, then the condition of this type.
+async fn said(fixture: &Fixture, name: &str, condition: &str) -> (Value, Value) {
+    let workspace = fixture.get(workspaces(), &root(), name).await.unwrap();
+    let status = &workspace["status"];
+    let found = status["conditions"].as_array().unwrap().iter().find(|c| c["type"] == condition);
+    (status["phase"].clone(), found.cloned().unwrap_or_default())
+}
+
+#[tokio::test]
+async fn a_workspace_that_is_being_deleted_says_what_keeps_it() {
+    let fixture = Fixture::start().await;
+    let team = fixture.workspace(&root(), "team").await;
+    for condition in ["WorkspaceScheduled", "WorkspaceInitialized"] {
+        assert_eq!(said(&fixture, "team", condition).await.1["status"], "True", "{condition}");
+    }
+    let configmaps = find("", "v1", "configmaps");
+    let held = json!({ "metadata": { "name": "held", "finalizers": ["example.dev/hold"] } });
+    fixture.registry.create(configmaps, &team, "default", held, &WriteOptions::default()).await.unwrap();
+    fixture.delete(workspaces(), &root(), "team").await.unwrap();
+    let condition = loop {
+        let (phase, condition) = said(&fixture, "team", "WorkspaceContentDeleted").await;
+        if !condition.is_null() && condition["message"].as_str().unwrap().contains("finalizers") {
+            assert_eq!(phase, "Deleting");
+            break condition;
+        }
+        fixture.pause().await;
+    };
+    assert_eq!((&condition["status"], &condition["reason"]), (&json!("False"), &json!("SomeFinalizersRemain")));
+    let message = condition["message"].as_str().unwrap();
+    for told in ["configmaps. has 1 resource instances", "example.dev/hold in 1 resource instances"] {
+        assert!(message.contains(told), "{message}");
+    }
+    let key = ObjectKey::new(&team, "default", "held");
+    let release = |old: Option<&Value>| {
+        let mut new = old.cloned().unwrap_or_default();
+        new["metadata"]["finalizers"] = json!([]);
+        Ok(new)
+    };
+    fixture.registry.modify(configmaps, &key, &Default::default(), release).await.unwrap();
+    fixture.until_gone(workspaces(), &root(), "team").await;
+    fixture.stop().await;
+}
+
+#[tokio::test]
+async fn a_workspace_whose_cluster_was_deleted_under_it_is_unavailable() {
+    let fixture = Fixture::start().await;
+    let team = fixture.workspace(&root(), "team").await;
+    fixture.delete(logical_clusters(), &team, "cluster").await.unwrap();
+    loop {
+        let (phase, condition) = said(&fixture, "team", "WorkspaceInitialized").await;
+        if phase == "Unavailable" {
+            assert_eq!(condition["reason"], "WorkspaceDisappeared");
+            break;
+        }
+        assert_eq!(phase, "Ready");
+        fixture.pause().await;
+    }
+    fixture.delete(workspaces(), &root(), "team").await.unwrap();
+    fixture.until_gone(workspaces(), &root(), "team").await;
+    fixture.stop().await;
+}
+
+#[tokio::test]
+async fn urls_follow_the_address_of_the_server() {
+    let fixture = Fixture::start().await;
+    let team = fixture.workspace(&root(), "team").await;
+    let registry = fixture.stop().await;
+    let fixture = Fixture::at("https://other:1", registry);
+    loop {
+        let workspace = fixture.get(workspaces(), &root(), "team").await.unwrap();
+        let cluster = fixture.get(logical_clusters(), &team, "cluster").await.unwrap();
+        if cluster["status"]["URL"] == format!("https://other:1/clusters/{team}") {
+            assert_eq!(workspace["spec"]["URL"], "https://other:1/clusters/root:team");
+            assert_eq!(
+                (&workspace["status"]["phase"], &cluster["status"]["phase"]),
+                (&json!("Ready"), &json!("Ready"))
+            );
+            break;
+        }
+        fixture.pause().await;
+    }
     fixture.stop().await;
 }
 

@@ -156,16 +156,21 @@ pub(crate) fn patch_body(bytes: &[u8]) -> Result<(Value, Vec<String>), String> {
 /// # Errors
 /// 422: a value is of a wrong type.
 pub fn patched(resource: &Resource, value: Value) -> Result<Decoded, Status> {
+    try_patched(resource, value).map_err(|why| patch_invalid("", &why))
+}
+
+/// The same; what is wrong otherwise, for whoever knows what to show of the patch.
+pub(crate) fn try_patched(resource: &Resource, value: Value) -> Result<Decoded, String> {
     let (mut object, findings) = fields::from_value(resource.schema, value);
     mark_reset(&mut object);
-    conform::conform(resource.schema, &mut object).map_err(|e| patch_invalid(&e.path, &e.to_string()))?;
+    conform::conform(resource.schema, &mut object).map_err(|e| e.to_string())?;
     object::metadata_mut(&mut object);
     Ok(Decoded { object, findings })
 }
 
-/// The 422 for a patch whose result is wrong; upstream names the whole object, we the field.
-pub fn patch_invalid(field: &str, why: &str) -> Status {
-    let error = apiserver_api::field::Error::invalid(&apiserver_api::field::Path::new("patch"), field, why);
+/// The 422 for a patch whose result is wrong; `shown` is the result, or the patch itself.
+pub(crate) fn patch_invalid(shown: &str, why: &str) -> Status {
+    let error = apiserver_api::field::Error::invalid(&apiserver_api::field::Path::new("patch"), shown, why);
     Status::invalid("", "", "", &[error])
 }
 

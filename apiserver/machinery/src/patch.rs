@@ -61,21 +61,55 @@ impl Patch {
         old: &Value,
         validation: FieldValidation,
     ) -> Result<(Value, Vec<String>), Status> {
+        let invalid = |why: &str| decode::patch_invalid(&self.shown(resource, old), why);
+        let decoded = decode::try_patched(resource, self.result(resource, old)?).map_err(|why| invalid(&why));
+        let Decoded { object, findings: unknown } = decoded?;
+        let findings: Vec<String> = self.findings.iter().cloned().chain(unknown).collect();
+        match validation {
+            FieldValidation::Strict if !findings.is_empty() => {
+                Err(invalid(&format!("strict decoding error: {}", findings.join(", "))))
+            }
+            FieldValidation::Warn => Ok((object, findings)),
+            _ => Ok((object, vec![])),
+        }
+    }
+
+    /// What `old` becomes, whatever that is.
+    fn result(&self, resource: &Resource, old: &Value) -> Result<Value, Status> {
         let mut new = old.clone();
         match &self.form {
             Form::Json(patch) => json::apply(patch, &mut new)?,
             Form::Merge(patch) => json_patch::merge(&mut new, patch),
             Form::Strategic(patch) => strategic::apply(resource.schema, patch, &mut new)?,
         }
-        let Decoded { object, findings: unknown } = decode::patched(resource, new)?;
-        let findings: Vec<String> = self.findings.iter().cloned().chain(unknown).collect();
-        match validation {
-            FieldValidation::Strict if !findings.is_empty() => {
-                Err(decode::patch_invalid("", &format!("strict decoding error: {}", findings.join(", "))))
-            }
-            FieldValidation::Warn => Ok((object, findings)),
-            _ => Ok((object, vec![])),
+        Ok(new)
+    }
+
+    /// What upstream shows of a patch whose result is no object of the kind: that result, of a strategic merge the patch.
+    fn shown(&self, resource: &Resource, old: &Value) -> String {
+        match &self.form {
+            Form::Strategic(patch) => go_map(patch),
+            _ => self.result(resource, old).map(|new| new.to_string()).unwrap_or_default(),
         }
+    }
+}
+
+/// As Go prints a map, with its keys in order.
+fn go_map(members: &Map<String, Value>) -> String {
+    let mut members: Vec<(&String, &Value)> = members.iter().collect();
+    members.sort_by_key(|(key, _)| *key);
+    let members: Vec<String> = members.into_iter().map(|(key, value)| format!("{key}:{}", go_value(value))).collect();
+    format!("map[{}]", members.join(" "))
+}
+
+/// The same of any value; bodies are not nested deeply.
+fn go_value(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".into(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => format!("[{}]", items.iter().map(go_value).collect::<Vec<_>>().join(" ")),
+        Value::Object(members) => go_map(members),
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
     }
 }
 

@@ -1,39 +1,20 @@
 //! The conditions of a terminating namespace: types, reasons and texts are upstream's, since clients and operators look
 //! for them. The two about discovery never fail here: the store's counters are asked, not discovery.
 
-use std::{
-    collections::BTreeMap,
-    time::{SystemTime, UNIX_EPOCH},
-};
-
 use apiserver_api::Status;
-use apiserver_machinery::{Resource, age, object::text};
+use apiserver_machinery::object::text;
 use serde_json::{Value, json};
 
-use crate::content::Left;
+use crate::{condition::now, content::Remaining};
 
 /// What an attempt to empty a namespace found.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    /// Objects by resource.
-    objects: BTreeMap<String, usize>,
-    /// Objects by finalizer.
-    finalizers: BTreeMap<String, usize>,
+    pub(super) remaining: Remaining,
     failures: Vec<Status>,
 }
 
 impl Findings {
-    /// These objects of the resource are left.
-    pub(super) fn left(&mut self, resource: &Resource, left: Left) {
-        if left.objects > 0 {
-            // The dot is there for the core group too.
-            self.objects.insert(format!("{}.{}", resource.plural, resource.group), left.objects);
-        }
-        for (finalizer, objects) in left.finalizers {
-            *self.finalizers.entry(finalizer).or_default() += objects;
-        }
-    }
-
     /// The objects of a resource could not be deleted.
     pub(super) fn failed(&mut self, why: Status) {
         self.failures.push(why);
@@ -41,7 +22,7 @@ impl Findings {
 
     /// Whether nothing is left and nothing failed.
     pub(super) fn is_empty(&self) -> bool {
-        self.objects.is_empty() && self.failures.is_empty()
+        self.remaining.is_empty() && self.failures.is_empty()
     }
 
     /// The first failure.
@@ -50,16 +31,8 @@ impl Findings {
     }
 
     fn all(&self) -> [Finding; 5] {
-        let counted = |map: &BTreeMap<String, usize>, unit: &str| -> String {
-            map.iter().map(|(name, n)| format!("{name} {unit} {n} resource instances")).collect::<Vec<_>>().join(", ")
-        };
-        let resources = (!self.objects.is_empty()).then(|| {
-            ("SomeResourcesRemain", format!("Some resources are remaining: {}", counted(&self.objects, "has")))
-        });
-        let finalizers = (!self.finalizers.is_empty()).then(|| {
-            let list = counted(&self.finalizers, "in");
-            ("SomeFinalizersRemain", format!("Some content in the namespace has finalizers remaining: {list}"))
-        });
+        let resources = self.remaining.resources().map(|text| ("SomeResourcesRemain", text));
+        let finalizers = self.remaining.finalizers("the namespace").map(|text| ("SomeFinalizersRemain", text));
         let failure = self.failures.first().map(|first| {
             let n = self.failures.len();
             let text = format!("Failed to delete all resource types, {n} remaining: {}", first.message);
@@ -125,16 +98,12 @@ pub(super) fn conditions(before: &[Value], findings: &Findings) -> Vec<Value> {
     conditions
 }
 
-fn now() -> String {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    age::rfc3339(i64::try_from(since.as_secs()).unwrap_or_default())
-}
-
 #[cfg(test)]
 mod tests {
     use apiserver_machinery::builtin;
 
     use super::*;
+    use crate::content::Left;
 
     #[test]
     fn what_remains_is_named_and_the_time_is_that_of_the_last_change() {
@@ -143,8 +112,12 @@ mod tests {
             objects,
             finalizers: finalizers.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
         };
-        findings.left(builtin::find("coordination.k8s.io", "v1", "leases").unwrap(), left(1, &[("a.dev/x", 1)]));
-        findings.left(builtin::find("", "v1", "configmaps").unwrap(), left(2, &[("a.dev/x", 1), ("b.dev/y", 2)]));
+        findings
+            .remaining
+            .add(builtin::find("coordination.k8s.io", "v1", "leases").unwrap(), left(1, &[("a.dev/x", 1)]));
+        findings
+            .remaining
+            .add(builtin::find("", "v1", "configmaps").unwrap(), left(2, &[("a.dev/x", 1), ("b.dev/y", 2)]));
         let old = json!({"type": "NamespaceContentRemaining", "status": "True", "lastTransitionTime": "then"});
         let own = json!({"type": "Mine", "status": "True"});
         let found = conditions(&[own.clone(), old], &findings);

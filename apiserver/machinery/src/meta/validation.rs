@@ -43,6 +43,15 @@ pub fn validate(resource: &Resource, new: &Value, old: Option<&Value>) -> Result
 }
 
 fn check_name(resource: &Resource, new: &Value, errors: &mut ErrorList) {
+    let base = text(new, &["metadata", "generateName"]);
+    if !base.is_empty() {
+        // The hyphen that most end with is none at the end of a name.
+        let masked = match base.strip_suffix('-') {
+            Some(before) if !before.is_empty() => &format!("{before}a"),
+            _ => base,
+        };
+        add(errors, &Path::new("metadata.generateName"), base, resource.name_rule.check(masked));
+    }
     let path = Path::new("metadata.name");
     match object::name(new) {
         "" => errors.push(Error::required(&path, "name or generateName is required")),
@@ -192,6 +201,16 @@ mod tests {
                 "ConfigMap \"Bad_Name\" is invalid: metadata.name: Invalid value: \"Bad_Name\": a lowercase"
             )
         );
+    }
+
+    #[test]
+    fn bases_of_generated_names() {
+        for good in ["a-", "a", "a.b-", "0-"] {
+            assert_eq!(message(json!({"generateName": good, "name": "a"}), None), "", "{good}");
+        }
+        let bad = message(json!({"generateName": "Bad_", "name": "Bad_x7k2p"}), None);
+        let start = "ConfigMap \"Bad_x7k2p\" is invalid: [metadata.generateName: Invalid value: \"Bad_\": a lowercase";
+        assert!(bad.starts_with(start) && bad.contains(", metadata.name: Invalid value: \"Bad_x7k2p\""), "{bad}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! JSON patch within limits: operations, copied bytes and depth are what a small body could make huge.
 
 use apiserver_api::{Reason, Status};
-use json_patch::{Patch, PatchOperation};
+use json_patch::{Patch, PatchErrorKind, PatchOperation};
 use serde_json::Value;
 
 use super::{inapplicable, undecodable};
@@ -26,7 +26,46 @@ pub(super) fn parse(value: Value) -> Result<Patch, Status> {
             ),
         ));
     }
+    for (i, operation) in operations.iter().enumerate() {
+        check(operation).map_err(|why| undecodable(&format!("operations[{i}]{why}")))?;
+    }
     serde_json::from_value(value).map_err(|e| undecodable(&e.to_string()))
+}
+
+/// Operations, and whether each has a `from` or a `value`.
+const OPERATIONS: [(&str, Option<&str>); 6] = [
+    ("add", Some("value")),
+    ("remove", None),
+    ("replace", Some("value")),
+    ("move", Some("from")),
+    ("copy", Some("from")),
+    ("test", Some("value")),
+];
+
+/// What is wrong with an operation, behind its place.
+fn check(operation: &Value) -> Result<(), String> {
+    let Value::Object(members) = operation else { return Err(": want an object with op and path".into()) };
+    let text = |field: &str| match members.get(field) {
+        Some(Value::String(text)) => Ok(text.as_str()),
+        Some(_) => Err(format!(".{field}: want a text")),
+        None => Err(format!(".{field}: is missing")),
+    };
+    let pointer = |field: &str| {
+        let text = text(field)?;
+        let read = json_patch::jsonptr::Pointer::parse(text);
+        read.map(drop).map_err(|_| format!(".{field}: {text:?} is no JSON pointer; want one such as \"/data/key\""))
+    };
+    let op = text("op")?;
+    let Some((_, needs)) = OPERATIONS.iter().find(|(name, _)| *name == op) else {
+        let known = OPERATIONS.map(|(name, _)| name).join(", ");
+        return Err(format!(".op: {op:?} is none of {known}"));
+    };
+    pointer("path")?;
+    match needs {
+        Some("from") => pointer("from"),
+        Some(field) if !members.contains_key(*field) => Err(format!(".{field}: is missing; {op} needs it")),
+        _ => Ok(()),
+    }
 }
 
 pub(super) fn apply(patch: &Patch, document: &mut Value) -> Result<(), Status> {
@@ -37,9 +76,41 @@ pub(super) fn apply(patch: &Patch, document: &mut Value) -> Result<(), Status> {
         if is_absent(operation, document) {
             continue;
         }
-        json_patch::patch(document, std::slice::from_ref(operation)).map_err(|e| fails(e.kind.to_string()))?;
+        let applied = json_patch::patch(document, std::slice::from_ref(operation));
+        applied.map_err(|e| fails(explain(operation, document, &e.kind)))?;
     }
     Ok(())
+}
+
+/// Why an operation failed, and which part of its path is not there.
+fn explain(operation: &PatchOperation, document: &Value, why: &PatchErrorKind) -> String {
+    let (name, from) = match operation {
+        PatchOperation::Add(_) => ("add", None),
+        PatchOperation::Remove(_) => ("remove", None),
+        PatchOperation::Replace(_) => ("replace", None),
+        PatchOperation::Move(moved) => ("move", Some(&moved.from)),
+        PatchOperation::Copy(copy) => ("copy", Some(&copy.from)),
+        PatchOperation::Test(_) => ("test", None),
+    };
+    let path = match (why, from) {
+        (PatchErrorKind::InvalidFromPointer, Some(from)) => from.as_str(),
+        _ => operation.path().as_str(),
+    };
+    let why = match why {
+        PatchErrorKind::InvalidFromPointer | PatchErrorKind::InvalidPointer => match missing(path, document) {
+            Some(missing) if missing == path => "it is not there".into(),
+            Some(missing) => format!("{missing:?} is not there"),
+            None => "nothing can be put there".into(),
+        },
+        other => other.to_string(),
+    };
+    format!("{name} {path:?}: {why}")
+}
+
+/// The shortest part of a pointer that leads nowhere.
+fn missing<'a>(path: &'a str, document: &Value) -> Option<&'a str> {
+    let ends = path.match_indices('/').skip(1).map(|(at, _)| at).chain([path.len()]);
+    ends.filter_map(|end| path.get(..end)).find(|part| document.pointer(part).is_none())
 }
 
 /// Whether it tests a member of an object for null, and there is none. RFC 6902 has that fail; upstream's library lets it

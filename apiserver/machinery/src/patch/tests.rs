@@ -44,9 +44,33 @@ fn json_patches() {
     assert_eq!(patched("configmaps", PatchType::Json, &new, &first).unwrap_err().code, 422);
     let nowhere = json!([{"op": "test", "path": "/data/k/x", "value": null}]);
     assert_eq!(apply(nowhere).unwrap_err().code, 422);
-    for undecodable in [json!({"a": 1}), json!([{"op": "odd", "path": "/a"}]), json!([1])] {
+    for (undecodable, why) in [
+        (json!({"a": 1}), "want an array of operations"),
+        (
+            json!([{"op": "repalce", "path": "/a"}]),
+            "operations[0].op: \"repalce\" is none of add, remove, replace, move, copy, test",
+        ),
+        (json!([1]), "operations[0]: want an object with op and path"),
+        (json!([{"op": "remove", "path": "/a"}, {"op": "add"}]), "operations[1].path: is missing"),
+        (json!([{"op": "add", "path": "/a"}]), "operations[0].value: is missing; add needs it"),
+        (json!([{"op": "move", "path": "/a", "from": 1}]), "operations[0].from: want a text"),
+        (
+            json!([{"op": "remove", "path": "a"}]),
+            "operations[0].path: \"a\" is no JSON pointer; want one such as \"/data/key\"",
+        ),
+    ] {
         let status = apply(undecodable).unwrap_err();
-        assert!(status.code == 400 && status.message.starts_with("error decoding patch: "), "{status}");
+        assert_eq!((status.code, status.message), (400, format!("error decoding patch: {why}")));
+    }
+    for (refused, why) in [
+        (json!({"op": "replace", "path": "/spec/a/b", "value": 1}), "replace \"/spec/a/b\": \"/spec\" is not there"),
+        (json!({"op": "remove", "path": "/data/zzz"}), "remove \"/data/zzz\": it is not there"),
+        (json!({"op": "add", "path": "/data/k/x", "value": 1}), "add \"/data/k/x\": it is not there"),
+        (json!({"op": "copy", "path": "/data/y", "from": "/x/y"}), "copy \"/x/y\": \"/x\" is not there"),
+        (json!({"op": "test", "path": "/data/k", "value": "no"}), "test \"/data/k\": value did not match"),
+    ] {
+        let status = apply(json!([refused])).unwrap_err();
+        assert_eq!(status.details.unwrap().causes[0].message, why);
     }
 }
 
@@ -82,6 +106,14 @@ fn merge_patches() {
     assert!(
         status.code == 422 && status.message.ends_with("strict decoding error: unknown field \"bogus\""),
         "{status}"
+    );
+    assert!(status.message.contains(r#"\"bogus\":5"#) && status.message.contains(r#"\"ConfigMap\""#), "{status}");
+    let patch = json!({"bogus": [1, "x"], "data": {"a": null}});
+    let status = patched("configmaps", PatchType::Strategic, &old, &patch).unwrap_err();
+    assert_eq!(
+        status.message,
+        " \"\" is invalid: patch: Invalid value: \"map[bogus:[1 x] data:map[a:<nil>]]\": strict decoding error: unknown \
+         field \"bogus\""
     );
     let twice = Patch::parse(PatchType::Merge, br#"{"data":{"k":"1","k":"2"}}"#).unwrap();
     let status = twice.apply(resource("configmaps"), &old, FieldValidation::Strict).unwrap_err();

@@ -8,8 +8,8 @@ use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::json;
 
 use super::{
-    authorization::Place, body::Body, compress, definitions, discovery, health, issuer, openapi, read, respond, reviews, token,
-    version, watch, write,
+    authorization::Place, body::Body, compress, definitions, discovery, health, issuer, openapi, read, respond,
+    reviews, token, version, watch, write,
 };
 use crate::{
     registry::{Collection, ObjectKey},

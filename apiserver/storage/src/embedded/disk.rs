@@ -27,12 +27,18 @@ const READERS: usize = 2;
 #[non_exhaustive]
 pub enum OpenError {
     /// The directory or the file cannot be used.
-    #[error("cannot use {}: {reason}; the file and its directory must be writable by this user", path.display())]
+    #[error("cannot use {}: {reason}", path.display())]
     Path {
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// What the system said, and what to do.
         reason: String,
+    },
+    /// There is none.
+    #[error("{} is not there", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
     },
     /// Another process, or another engine of this one, has it open.
     #[error("{} is in use by another process; stop that one or choose another file", path.display())]
@@ -57,10 +63,21 @@ pub enum OpenError {
         found: i32,
     },
     /// It would be overwritten.
-    #[error("{} exists already and is not overwritten; choose another path, or move it away", path.display())]
+    #[error(
+        "{} is there already and is not overwritten; choose another path, or move away what is there",
+        listed(paths)
+    )]
     Exists {
-        /// The file.
+        /// The file, and those that belong to it.
+        paths: Vec<PathBuf>,
+    },
+    /// What should be restored cannot be.
+    #[error("{} is no backup that could be restored ({reason}); use another one", path.display())]
+    BadBackup {
+        /// The backup.
         path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
     },
     /// What it holds contradicts itself.
     #[error(
@@ -74,6 +91,25 @@ pub enum OpenError {
         reason: String,
     },
 }
+
+/// `a`, `a and b`, `a and b and c`.
+fn listed(paths: &[PathBuf]) -> String {
+    let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    names.join(" and ")
+}
+
+/// A file or directory that the system refuses, with the way out where there is one.
+pub(super) fn refuse(path: &Path, error: &io::Error) -> OpenError {
+    let hint = match error.kind() {
+        io::ErrorKind::PermissionDenied => WRITABLE,
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ROOM,
+        _ => "",
+    };
+    OpenError::Path { path: path.into(), reason: format!("{error}{hint}") }
+}
+
+const WRITABLE: &str = "; the file and its directory must be writable by this user";
+const ROOM: &str = "; make room on that disk, or choose a place on another";
 
 /// A file that was opened and read.
 pub(super) struct Opened {
@@ -151,9 +187,8 @@ pub(super) fn checkpoint(connection: &Connection) -> rusqlite::Result<(u64, u64)
 
 /// Makes directory and file if they are not there, and takes the lock that keeps a second process out.
 fn take_lock(path: &Path) -> Result<File, OpenError> {
-    let refuse = |path: &Path, error: io::Error| OpenError::Path { path: path.into(), reason: error.to_string() };
     if let Some(directory) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
-        std::fs::create_dir_all(directory).map_err(|e| refuse(directory, e))?;
+        std::fs::create_dir_all(directory).map_err(|e| refuse(directory, &e))?;
     }
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
@@ -161,13 +196,13 @@ fn take_lock(path: &Path) -> Result<File, OpenError> {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let side = with_suffix(path, ".lock");
-    let lock = options.open(&side).map_err(|e| refuse(&side, e))?;
+    let lock = options.open(&side).map_err(|e| refuse(&side, &e))?;
     match lock.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Err(OpenError::InUse { path: path.into() }),
-        Err(TryLockError::Error(e)) => return Err(refuse(&side, e)),
+        Err(TryLockError::Error(e)) => return Err(refuse(&side, &e)),
     }
-    options.open(path).map_err(|e| refuse(path, e))?;
+    options.open(path).map_err(|e| refuse(path, &e))?;
     Ok(lock)
 }
 
@@ -175,7 +210,7 @@ fn take_lock(path: &Path) -> Result<File, OpenError> {
 pub(super) fn sync_directory(path: &Path) -> Result<(), OpenError> {
     let parent = path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let synced = File::open(parent).and_then(|directory| directory.sync_all());
-    synced.map_err(|e| OpenError::Path { path: parent.into(), reason: e.to_string() })
+    synced.map_err(|e| refuse(parent, &e))
 }
 
 pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
@@ -226,7 +261,18 @@ fn configure(connection: &Connection) -> rusqlite::Result<()> {
 fn check_pages(path: &Path, connection: &Connection) -> Result<(), OpenError> {
     let found: String =
         connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(|error| explain(path, error))?;
-    if found == "ok" { Ok(()) } else { Err(OpenError::Damaged { path: path.into(), reason: found.replace('\n', " ") }) }
+    match findings(&found).next() {
+        None => Ok(()),
+        Some(first) => Err(OpenError::Damaged { path: path.into(), reason: first }),
+    }
+}
+
+/// The findings in a row of `integrity_check` or `quick_check`. SQLite begins the first with the name of the database.
+pub(super) fn findings(row: &str) -> impl Iterator<Item = String> {
+    let told: Vec<&str> = row.lines().filter(|line| !line.starts_with("*** in database ")).collect();
+    let untold = told.is_empty().then(|| "SQLite finds them damaged".to_owned());
+    let told: Vec<String> = told.into_iter().filter(|line| *line != "ok").map(str::to_owned).collect();
+    told.into_iter().chain(untold).map(|line| format!("pages: {line}"))
 }
 
 pub(super) fn explain(path: &Path, error: rusqlite::Error) -> OpenError {
@@ -234,14 +280,22 @@ pub(super) fn explain(path: &Path, error: rusqlite::Error) -> OpenError {
     match error.sqlite_error_code() {
         Some(ErrorCode::NotADatabase) => OpenError::Foreign { path, reason },
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => OpenError::InUse { path },
-        Some(
-            ErrorCode::CannotOpen
-            | ErrorCode::ReadOnly
-            | ErrorCode::PermissionDenied
-            | ErrorCode::SystemIoFailure
-            | ErrorCode::DiskFull
-            | ErrorCode::OutOfMemory,
-        ) => OpenError::Path { path, reason },
+        Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
+            OpenError::Path { path, reason: reason + WRITABLE }
+        }
+        Some(ErrorCode::DiskFull) => OpenError::Path { path, reason: reason + ROOM },
+        Some(ErrorCode::SystemIoFailure | ErrorCode::OutOfMemory) => OpenError::Path { path, reason },
         _ => OpenError::Damaged { path, reason },
     }
+}
+
+/// Why a copy of `from` could not be made at `to`: of a write that failed the reason lies there.
+pub(super) fn explain_copy(from: &Path, to: &Path, error: rusqlite::Error) -> OpenError {
+    // SQLITE_IOERR_READ, SQLITE_IOERR_SHORT_READ.
+    let is_read = error.sqlite_error().is_some_and(|e| [266, 522].contains(&e.extended_code));
+    let of_target = matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly | ErrorCode::DiskFull | ErrorCode::SystemIoFailure)
+    );
+    explain(if of_target && !is_read { to } else { from }, error)
 }

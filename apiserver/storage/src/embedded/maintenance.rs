@@ -6,6 +6,7 @@
 use std::{
     collections::HashMap,
     fs::{self, File, OpenOptions},
+    io,
     path::{Path, PathBuf},
 };
 
@@ -98,11 +99,10 @@ pub fn compact(path: &Path) -> Result<(u64, u64), OpenError> {
 /// # Errors
 /// See [`OpenError`]; `to` exists.
 pub fn backup(path: &Path, to: &Path) -> Result<u64, OpenError> {
-    absent(to)?;
+    absent(&[to.into()])?;
     let connection = reader(path)?;
     let unfinished = Unfinished::new(to)?;
-    let name = unfinished.0.to_str().ok_or_else(|| refuse(to, "the name is no text"))?;
-    connection.execute("VACUUM INTO ?1", [name]).map_err(|error| disk::explain(path, error))?;
+    copy(&connection, path, to, &unfinished)?;
     let report = whole(&unfinished.0, path)?;
     unfinished.name(to)?;
     Ok(report.revision)
@@ -115,17 +115,13 @@ pub fn backup(path: &Path, to: &Path) -> Result<u64, OpenError> {
 /// # Errors
 /// See [`OpenError`]; `path` exists, or the backup is damaged.
 pub fn restore(backup: &Path, path: &Path) -> Result<u64, OpenError> {
-    absent(path)?;
-    absent(&disk::with_suffix(path, "-wal"))?;
-    existing(backup)?;
-    whole(backup, backup)?;
-    if let Some(directory) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
-        fs::create_dir_all(directory).map_err(|e| refuse(directory, e))?;
-    }
+    absent(&["", "-wal", "-shm"].map(|suffix| disk::with_suffix(path, suffix)))?;
+    whole(backup, backup).map_err(of_backup)?;
+    let directory = path.parent().filter(|d| !d.as_os_str().is_empty());
+    let made = directory.map(Made::new).transpose()?;
     let unfinished = Unfinished::new(path)?;
     // Also of a store that was copied together with its write-ahead log.
-    let name = unfinished.0.to_str().ok_or_else(|| refuse(path, "the name is no text"))?;
-    reader(backup)?.execute("VACUUM INTO ?1", [name]).map_err(|error| disk::explain(backup, error))?;
+    copy(&reader(backup)?, backup, path, &unfinished)?;
     let fail = |error: rusqlite::Error| disk::explain(path, error);
     let mut writer = Connection::open(&unfinished.0).map_err(fail)?;
     let tx = writer.transaction().map_err(fail)?;
@@ -135,7 +131,25 @@ pub fn restore(backup: &Path, path: &Path) -> Result<u64, OpenError> {
     tx.commit().map_err(fail)?;
     writer.close().map_err(|(_, error)| fail(error))?;
     unfinished.name(path)?;
+    made.into_iter().for_each(Made::keep);
     Ok(revision)
+}
+
+/// All of an open store in one file, as it is at one moment.
+fn copy(connection: &Connection, from: &Path, to: &Path, unfinished: &Unfinished) -> Result<(), OpenError> {
+    let no_text = || OpenError::Path { path: to.into(), reason: "the name is no text".into() };
+    let name = unfinished.0.to_str().ok_or_else(no_text)?;
+    connection.execute("VACUUM INTO ?1", [name]).map(drop).map_err(|error| disk::explain_copy(from, to, error))
+}
+
+/// What is wrong with a backup is mended by no other backup of it.
+fn of_backup(error: OpenError) -> OpenError {
+    match error {
+        OpenError::Damaged { path, reason } | OpenError::Foreign { path, reason } => {
+            OpenError::BadBackup { path, reason }
+        }
+        other => other,
+    }
 }
 
 impl Report {
@@ -154,7 +168,7 @@ fn pages(connection: &Connection, report: &mut Report) -> Result<(), LogError> {
     let mut lines = check.query([])?;
     while let Some(line) = lines.next()? {
         let line: String = line.get(0)?;
-        line.lines().filter(|l| *l != "ok").for_each(|l| report.find(format!("pages: {l}")));
+        disk::findings(&line).for_each(|finding| report.find(finding));
     }
     Ok(())
 }
@@ -244,18 +258,42 @@ fn reader(path: &Path) -> Result<Connection, OpenError> {
 }
 
 fn existing(path: &Path) -> Result<(), OpenError> {
-    path.metadata().map(drop).map_err(|e| refuse(path, e))
-}
-
-fn absent(path: &Path) -> Result<(), OpenError> {
-    match path.symlink_metadata() {
-        Ok(_) => Err(OpenError::Exists { path: path.into() }),
-        Err(_) => Ok(()),
+    match path.metadata() {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(OpenError::Missing { path: path.into() }),
+        Err(error) => Err(disk::refuse(path, &error)),
     }
 }
 
-fn refuse(path: &Path, reason: impl std::fmt::Display) -> OpenError {
-    OpenError::Path { path: path.into(), reason: reason.to_string() }
+/// That none of these is there; all that are are told at once.
+fn absent(paths: &[PathBuf]) -> Result<(), OpenError> {
+    let paths: Vec<PathBuf> = paths.iter().filter(|path| path.symlink_metadata().is_ok()).cloned().collect();
+    if paths.is_empty() { Ok(()) } else { Err(OpenError::Exists { paths }) }
+}
+
+/// Directories that were made for a result; removed when dropped, unless it is there.
+struct Made(Vec<PathBuf>);
+
+impl Made {
+    fn new(directory: &Path) -> Result<Self, OpenError> {
+        let missing = directory.ancestors().take_while(|d| !d.as_os_str().is_empty() && !d.exists());
+        let made = Self(missing.map(Path::to_path_buf).collect());
+        fs::create_dir_all(directory).map_err(|e| disk::refuse(directory, &e))?;
+        Ok(made)
+    }
+
+    fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        // The innermost first. What is not empty is somebody else's by now, and stays.
+        for directory in &self.0 {
+            let _ = fs::remove_dir(directory);
+        }
+    }
 }
 
 /// A file in the making beside where it will be; removed when dropped.
@@ -269,15 +307,15 @@ impl Unfinished {
         // The store holds secrets.
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        options.open(&path).map_err(|e| refuse(&path, e))?;
+        options.open(&path).map_err(|e| disk::refuse(&path, &e))?;
         Ok(Self(path))
     }
 
     /// Gives it its name once all of it is on disk.
     fn name(self, target: &Path) -> Result<(), OpenError> {
-        File::open(&self.0).and_then(|file| file.sync_all()).map_err(|e| refuse(&self.0, e))?;
-        absent(target)?;
-        fs::rename(&self.0, target).map_err(|e| refuse(target, e))?;
+        File::open(&self.0).and_then(|file| file.sync_all()).map_err(|e| disk::refuse(&self.0, &e))?;
+        absent(&[target.into()])?;
+        fs::rename(&self.0, target).map_err(|e| disk::refuse(target, &e))?;
         disk::sync_directory(target)
     }
 }

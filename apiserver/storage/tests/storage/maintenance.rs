@@ -63,10 +63,59 @@ async fn check_tells_what_is_wrong_and_where() {
     }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store.db");
-    assert!(matches!(check(&path), Err(OpenError::Path { .. })));
+    for nothing in [check(&path).err(), compact(&path).err(), backup(&path, &dir.path().join("copy.db")).err()] {
+        assert!(matches!(&nothing, Some(OpenError::Missing { path: missing }) if *missing == path), "{nothing:?}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is made");
     std::fs::write(&path, "text ".repeat(1000)).unwrap();
     assert!(matches!(check(&path), Err(OpenError::Foreign { .. })));
     assert!(matches!(check(dir.path()), Err(OpenError::Path { .. })));
+}
+
+#[tokio::test]
+async fn damaged_pages_are_told_one_by_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.db");
+    fill(&Embedded::open(&path).unwrap()).await;
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[8192..12288].fill(0xff);
+    std::fs::write(&path, bytes).unwrap();
+    let findings = check(&path).unwrap().findings;
+    assert!(findings[0].starts_with("pages: ") && findings[0].contains("page 3"), "{findings:?}");
+    assert!(findings.iter().all(|line| !line.contains("***")), "{findings:?}");
+    // Of a backup, other advice.
+    let to = dir.path().join("some/where/store.db");
+    let error = restore(&path, &to).unwrap_err();
+    assert!(matches!(&error, OpenError::BadBackup { path: bad, .. } if *bad == path), "{error}");
+    assert!(!dir.path().join("some").exists());
+}
+
+#[tokio::test]
+async fn all_that_is_in_the_way_of_a_restore_is_named_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, new) = (dir.path().join("store.db"), dir.path().join("new.db"));
+    fill(&Embedded::open(&path).unwrap()).await;
+    std::fs::write(dir.path().join("new.db-wal"), "").unwrap();
+    std::fs::write(dir.path().join("new.db-shm"), "").unwrap();
+    let error = restore(&path, &new).unwrap_err().to_string();
+    assert!(error.contains("new.db-wal and ") && error.contains("new.db-shm is there already"), "{error}");
+}
+
+/// What was made for a copy that cannot be made goes again.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_target_that_cannot_be_written_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.db");
+    fill(&Embedded::open(&path).unwrap()).await;
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    for to in [file.join("copy.db"), file.join("below/copy.db")] {
+        for error in [backup(&path, &to).unwrap_err(), restore(&path, &to).unwrap_err()] {
+            let OpenError::Path { path: named, reason } = &error else { panic!("{error}") };
+            assert!(named.starts_with(&file) && !reason.contains("writable"), "{error}");
+        }
+    }
 }
 
 #[tokio::test]
