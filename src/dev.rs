@@ -40,6 +40,7 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
     let admin = run::bind("--admin-port", cli::loopback(args.admin_port))?;
     let directory = &args.data_dir;
     fs::create_dir_all(directory).with_context(|| format!("cannot make the data directory {}", directory.display()))?;
+    let first = !directory.join("ca.crt").exists();
     let pki = pki::load_or_create(directory)?;
     let url = format!("https://{}", listener.local_addr()?);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -50,7 +51,7 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
     let tls = pki::server_config(chain, key, Some(pki::roots(&pki.ca_certificate)?))?;
 
     let shutdown = CancellationToken::new();
-    let tokens = pki::token_key(directory)?;
+    let tokens = pki::token_key(directory, first)?;
     let server = api_server(&runtime, store.clone(), server_options(&url, &shutdown, Some(tokens)))
         .map_err(|e| anyhow::anyhow!("the store: {e}"))?;
     let cache = CacheServer::new(store.clone(), server_options(&url, &shutdown, None));

@@ -2,7 +2,7 @@
 //! administrator's client certificate, made on the first start and kept in the data directory.
 //!
 //! A file that exists is used as it is; what is missing or within a month of its end is made anew from the same CA; what
-//! is damaged is named and left alone. Private keys are readable by their owner only.
+//! is damaged is named and left alone. A CA of which a half is lost is not replaced: no client would believe another. Private keys are readable by their owner only.
 
 use std::{
     fs,
@@ -60,7 +60,10 @@ pub(crate) struct DevPki {
 pub(crate) fn load_or_create(directory: &Path) -> Result<DevPki> {
     let (ca, made) = match load(directory, "ca")? {
         Some(ca) => (ca, false),
-        None => (create_ca()?, true),
+        None => {
+            check_loss(directory)?;
+            (create_ca()?, true)
+        }
     };
     if made {
         // First what an earlier CA has signed: nothing of it may be found beside the new one.
@@ -87,16 +90,50 @@ pub(crate) fn load_or_create(directory: &Path) -> Result<DevPki> {
     Ok(DevPki { ca_certificate: ca.certificate, server, admin })
 }
 
+/// Refuses to go on without a file of the CA while something is there that the CA has signed.
+///
+/// # Errors
+/// Names what is missing, and what is left.
+fn check_loss(directory: &Path) -> Result<()> {
+    const FILES: [&str; 6] = ["ca.crt", "ca.key", "server.crt", "server.key", "admin.crt", "admin.key"];
+    let (left, missing): (Vec<&str>, Vec<&str>) = FILES.into_iter().partition(|file| directory.join(file).exists());
+    let lost: Vec<&str> = missing.into_iter().filter(|file| file.starts_with("ca.")).collect();
+    // A first start that was interrupted leaves at most that one behind.
+    if left.iter().all(|file| *file == "ca.key") {
+        return Ok(());
+    }
+    if lost.is_empty() {
+        tracing::warn!(
+            directory = %directory.display(),
+            "the CA is about to end, and a new one is made: every client needs the new ca.crt, or the new admin.kubeconfig"
+        );
+        return Ok(());
+    }
+    bail!(
+        "{} lacks {}, while {} are there; put it back from a backup, or move those away: then all are made anew, and every \
+         client needs the new admin.kubeconfig, or the new ca.crt and a new certificate",
+        directory.display(),
+        lost.join(" and "),
+        left.join(", "),
+    )
+}
+
 /// The key that tokens of service accounts are signed with: the first private key in `service-account.key` of `directory`,
-/// which is made on the first start. Tokens that any other key in it has signed, private or public, are taken too.
+/// which is made on the first start; `first` says whether this is one. Tokens that any other key in it has signed, private or public, are taken too.
 ///
 /// # Errors
 /// A file that cannot be read or written, or is not what its name says.
-pub(crate) fn token_key(directory: &Path) -> Result<TokenKey> {
+pub(crate) fn token_key(directory: &Path, first: bool) -> Result<TokenKey> {
     let path = directory.join("service-account.key");
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            if !first {
+                tracing::warn!(
+                    file = %path.display(),
+                    "it was missing and is made anew: tokens of service accounts that were signed so far end"
+                );
+            }
             let text = KeyPair::generate()?.serialize_pem();
             write_private(&path, &text)?;
             text
@@ -399,10 +436,38 @@ mod tests {
     }
 
     #[test]
-    fn a_new_authority_makes_new_leaves() {
+    fn half_an_authority_is_not_replaced() {
+        for lost in [&["ca.key"][..], &["ca.crt"], &["ca.crt", "ca.key"]] {
+            let directory = tempfile::tempdir().unwrap();
+            load_or_create(directory.path()).unwrap();
+            lost.iter().for_each(|file| fs::remove_file(directory.path().join(file)).unwrap());
+            let before = fs::read(directory.path().join("admin.crt")).unwrap();
+            let error = load_or_create(directory.path()).err().unwrap().to_string();
+            assert!(error.contains(&format!("lacks {}, while ", lost.join(" and "))), "{error}");
+            assert!(error.contains("server.crt, server.key, admin.crt, admin.key are there"), "{error}");
+            assert_eq!(fs::read(directory.path().join("admin.crt")).unwrap(), before);
+        }
+    }
+
+    #[test]
+    fn an_authority_that_is_about_to_end_is_followed_by_another_with_new_leaves() {
         let directory = tempfile::tempdir().unwrap();
-        let first = load_or_create(directory.path()).unwrap();
-        fs::remove_file(directory.path().join("ca.key")).unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        set_lifetime(&mut params, RENEW_BEFORE_DAYS - 1);
+        let key = KeyPair::generate().unwrap();
+        let ca = Identity { certificate: params.self_signed(&key).unwrap().pem(), key: key.serialize_pem() };
+        let leaf = |name, make: fn(&Identity) -> Result<Identity>| {
+            let made = make(&ca).unwrap();
+            store(directory.path(), name, &made).unwrap();
+            made
+        };
+        store(directory.path(), "ca", &ca).unwrap();
+        let first = DevPki {
+            ca_certificate: ca.certificate.clone(),
+            server: leaf("server", create_server),
+            admin: leaf("admin", create_admin),
+        };
         let second = load_or_create(directory.path()).unwrap();
         assert_ne!(first.ca_certificate, second.ca_certificate);
         assert_ne!(first.server.certificate, second.server.certificate);
@@ -411,10 +476,10 @@ mod tests {
     #[test]
     fn the_key_of_tokens_is_kept_and_one_that_is_none_is_named() {
         let directory = tempfile::tempdir().unwrap();
-        let first = token_key(directory.path()).unwrap();
-        assert_eq!(format!("{first:?}"), format!("{:?}", token_key(directory.path()).unwrap()));
+        let first = token_key(directory.path(), true).unwrap();
+        assert_eq!(format!("{first:?}"), format!("{:?}", token_key(directory.path(), true).unwrap()));
         fs::write(directory.path().join("service-account.key"), "nonsense").unwrap();
-        let error = token_key(directory.path()).err().unwrap();
+        let error = token_key(directory.path(), true).err().unwrap();
         assert!(format!("{error:#}").contains("service-account.key is damaged"), "{error:#}");
     }
 
@@ -423,7 +488,7 @@ mod tests {
     fn keys_of_tokens_follow_each_other() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("service-account.key");
-        let keys = || format!("{:?}", token_key(directory.path()).unwrap());
+        let keys = || format!("{:?}", token_key(directory.path(), true).unwrap());
         let first = keys();
         let (old, new) = (fs::read_to_string(&path).unwrap(), KeyPair::generate().unwrap());
         let id = |shown: &str| shown["TokenKey(".len()..shown.len() - 1].to_owned();
@@ -437,7 +502,7 @@ mod tests {
         for (text, why) in [(public, "no private key"), (new.serialize_pem() + "-----BEGIN PUBLIC KEY-----\nx", "END")]
         {
             fs::write(&path, text).unwrap();
-            let error = format!("{:#}", token_key(directory.path()).unwrap_err());
+            let error = format!("{:#}", token_key(directory.path(), true).unwrap_err());
             assert!(error.contains("service-account.key is damaged") && error.contains(why), "{error}");
         }
     }
@@ -448,7 +513,7 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let directory = tempfile::tempdir().unwrap();
         load_or_create(directory.path()).unwrap();
-        token_key(directory.path()).unwrap();
+        token_key(directory.path(), true).unwrap();
         for name in ["ca.key", "service-account.key"] {
             let mode = fs::metadata(directory.path().join(name)).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600, "{name}");

@@ -11,7 +11,7 @@ use std::{
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use config::{Change, ConfigError, Effect, FairnessConfig, Source};
+use config::{Change, ConfigError, Effect, FairnessConfig, Limits, Source};
 use fairness::{WatchOptions, WatchTracker};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -43,6 +43,8 @@ const HANDOVER_MAX: usize = 1024;
 /// How often a drain looks whether it is over.
 const LOOK: Duration = Duration::from_millis(10);
 const SWEEP: Duration = Duration::from_secs(1);
+/// So few client connections are worth a warning though nobody has asked for a number.
+const CONNECTIONS_FEW: usize = 1000;
 /// Threads for everything that is not a request.
 const CONTROL_THREADS: usize = 2;
 
@@ -335,7 +337,9 @@ pub(crate) fn build(options: &GatewayOptions, clock: WallClock, workers: usize) 
         clock,
     };
     let most = core.census.most(&core.limits);
-    if most < core.limits.connections {
+    // The default is for large machines; nobody who has not asked for so many needs to be told.
+    let asked_for = core.limits.connections != Limits::default().connections;
+    if most < core.limits.connections && (asked_for || most < CONNECTIONS_FEW) {
         tracing::warn!(
             ?open_files,
             connections = most,

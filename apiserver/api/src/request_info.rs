@@ -172,7 +172,8 @@ impl<'a> RequestInfo<'a> {
     }
 }
 
-pub(crate) fn query_flag(query: &str, key: &str) -> bool {
+/// A boolean parameter of a raw query, as [`RequestInfo::query_flag`] reads it.
+pub fn query_flag(query: &str, key: &str) -> bool {
     percent::query_value(query, key).is_some_and(|v| v != "0" && !v.eq_ignore_ascii_case("false"))
 }
 

@@ -8,6 +8,7 @@ mod discovery;
 mod gnostic;
 mod paths;
 mod schemas;
+mod texts;
 mod v2;
 
 use std::{

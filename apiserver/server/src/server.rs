@@ -10,7 +10,9 @@ use std::{
     time::Duration,
 };
 
-use apiserver_api::{RequestInfo, Status, UserInfo, Verb, list_options::request_timeout, user::GROUP_MASTERS};
+use apiserver_api::{
+    RequestInfo, Status, UserInfo, Verb, list_options::request_timeout, request_info::query_flag, user::GROUP_MASTERS,
+};
 use apiserver_machinery::negotiate::status_format;
 use apiserver_storage::Store;
 use bytes::Bytes;
@@ -27,7 +29,7 @@ use crate::{
         authentication::{self, Trust},
         authorization,
         body::Body,
-        dispatch, respond,
+        dispatch, pretty, respond,
         target::{self, Destination},
     },
     metrics::{Labels, Metrics, Observed},
@@ -148,6 +150,9 @@ impl ApiServer {
                 respond::status(&errors::internal(why), format)
             }
         };
+        if query_flag(parts.uri.query().unwrap_or_default(), "pretty") {
+            response = pretty::indented(response);
+        }
         let headers = response.headers_mut();
         headers.insert("audit-id", audit);
         headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));

@@ -19,7 +19,7 @@ use k8s_openapi::{
 };
 use serde_json::{Map, Value, json};
 
-use super::group_version_kind;
+use super::{group_version_kind, texts};
 use crate::{
     discovery, object,
     resource::Resource,
@@ -132,7 +132,11 @@ pub(super) fn all(resources: &[&Resource]) -> Map<String, Value> {
 /// Adds a kind and, if there is one, the list of it.
 fn add(resource: &Resource, schemas: &mut Map<String, Value>) {
     let name = name(resource);
-    let mut schema = schemas.remove(&name).unwrap_or_else(|| message(resource.schema));
+    let mut schema = schemas.remove(&name).unwrap_or_else(|| {
+        let mut schema = message(resource.schema);
+        texts::describe(&mut schema, resource.kind);
+        schema
+    });
     object::set(&mut schema, "x-kubernetes-group-version-kind", json!([group_version_kind(resource)]));
     if let Some(required) = schema.get_mut("required").and_then(Value::as_array_mut) {
         // Required by the Rust types, for the sake of their names.
@@ -203,7 +207,7 @@ fn mark_list(field: &Field, property: &mut Value) {
 }
 
 /// A struct of which there is only the table. Nested ones are written in place: tables do not recurse.
-fn message(message: &Message) -> Value {
+pub(super) fn message(message: &Message) -> Value {
     let named = message.fields.iter().filter(|f| !f.name.is_empty());
     let properties: Map<String, Value> = named.map(|f| (f.name.to_owned(), field(f))).collect();
     json!({"type": "object", "properties": properties})

@@ -41,6 +41,14 @@ impl Body {
         Inner::Stream(Box::pin(chunks)).into()
     }
 
+    /// With other bytes; a stream as it is.
+    pub(crate) fn map_whole(self, change: impl FnOnce(Bytes) -> Bytes) -> Self {
+        match self.inner {
+            Inner::Full(bytes) => Self { inner: Inner::Full(bytes.map(change)), ..self },
+            Inner::Stream(_) => self,
+        }
+    }
+
     /// The same, of the answer to this request.
     pub(crate) fn observed(self, request: Observed) -> Self {
         Self { observed: Some(request), ..self }

@@ -18,6 +18,7 @@ mod health;
 mod issuer;
 mod negotiation;
 mod openapi;
+pub(crate) mod pretty;
 mod read;
 pub(crate) mod respond;
 mod reviews;
