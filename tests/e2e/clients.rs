@@ -101,7 +101,7 @@ impl<'d> Session<'d> {
         self.release(chart);
         self.kubectl(&["explain", "configmap.data"], "", &["ConfigMap", "map[string]string", "configuration data"]);
         self.kubectl(&["explain", "flowschema.spec.rules.subjects"], "", &["serviceAccount", "kind"]);
-        self.kubectl(&["explain", "workspaces"], "", &["tenancy.kcp.io", "spec"]);
+        self.kubectl(&["explain", "workspaces"], "", &["tenancy.kcp.io", "spec", "is a place of its own"]);
         self.results
     }
 

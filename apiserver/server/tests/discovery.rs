@@ -33,6 +33,21 @@ async fn legacy_discovery() {
     assert_eq!(one.get("/version").await.ok()["gitVersion"], concat!("v1.34.1+fairgate.", env!("CARGO_PKG_VERSION")));
 }
 
+/// kubectl asks before it creates what cannot be patched, and takes a 404 for a server that is broken.
+#[tokio::test]
+async fn there_are_no_custom_resources_and_that_is_an_answer() {
+    let server = server().await;
+    let one = Client::new(&server, "one");
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let list = one.get(definitions).await.ok();
+    assert_eq!((&list["kind"], &list["items"]), (&json!("CustomResourceDefinitionList"), &json!([])));
+    assert!(list["metadata"]["resourceVersion"].is_string());
+    let alice = one.user("alice", &["system:authenticated"]);
+    assert_eq!(alice.get(definitions).await.refusal().0, 403);
+    assert_eq!(one.get(&format!("{definitions}/x")).await.refusal().0, 404);
+    assert_eq!(one.post(definitions, &json!({})).await.refusal().0, 404);
+}
+
 #[tokio::test]
 async fn aggregated_discovery_is_revalidated() {
     let server = server().await;

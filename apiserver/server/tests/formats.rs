@@ -29,6 +29,28 @@ fn maps() -> &'static Message {
     builtin::find("", "v1", "configmaps").unwrap().schema
 }
 
+#[tokio::test]
+async fn indented_for_people() {
+    let server = server().await;
+    let one = Client::new(&server, "one");
+    one.map("a", "1").await;
+    for path in [MAPS.to_owned(), format!("{MAPS}/a"), format!("{MAPS}/none"), "/api/v1".into()] {
+        let [plain, pretty] = [one.get(&path).await, one.get(&format!("{path}?pretty=true")).await];
+        assert_eq!((plain.code, plain.json()), (pretty.code, pretty.json()), "{path}");
+        let lines = |answer: &support::Answer| answer.bytes.iter().filter(|b| **b == b'\n').count();
+        assert!(lines(&plain) <= 1 && lines(&pretty) > 5, "{path}");
+        assert!(pretty.bytes.starts_with(b"{\n  \""), "{path}");
+    }
+    let path = format!("{MAPS}/a");
+    for query in ["pretty=false", "pretty=0"] {
+        assert_eq!(one.get(&format!("{path}?{query}")).await.bytes, one.get(&path).await.bytes);
+    }
+    let yaml = one.wants(YAML);
+    assert_eq!(yaml.get(&format!("{path}?pretty=1")).await.bytes, yaml.get(&path).await.bytes);
+    let event = one.watch(&format!("{MAPS}?watch=1&pretty=1")).await.event().await.unwrap();
+    assert_eq!(event.1, "a");
+}
+
 /// The fields of one number in a message, as bytes.
 fn parts(mut bytes: &[u8], number: u64) -> Vec<&[u8]> {
     fn varint(bytes: &mut &[u8]) -> u64 {
