@@ -119,15 +119,18 @@ async fn a_running_store_is_checked_backed_up_and_restored_elsewhere() {
     assert!(stale.contains("410"), "{stale}");
 }
 
-/// A disk on which there is no room for the copy, as a limit on the size of files.
+/// A disk on which there is no room for the copy, as a limit on the size of files; the index of SQLite's log has half of it.
 #[test]
 fn a_copy_without_room_is_the_fault_of_its_place() {
     let (old, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    drop(Dev::start(old.path(), &[]));
+    let dev = Dev::start(old.path(), &[]);
+    let numbers: String = (0..20_000).map(|n| n.to_string()).collect();
+    dev.kubectl_ok("root", &["create", "configmap", "large", &format!("--from-literal=k={numbers}")]);
+    assert_eq!(dev.interrupt(), Some(0));
     let backup = new.path().join("copy.db");
     let cramped = |command: &str, file: &Path, data_dir: &Path| {
         Command::new("bash")
-            .args(["-c", r#"trap '' XFSZ; ulimit -f 8; exec "$@""#, "bash", env!("CARGO_BIN_EXE_fairgate")])
+            .args(["-c", r#"trap '' XFSZ; ulimit -f 64; exec "$@""#, "bash", env!("CARGO_BIN_EXE_fairgate")])
             .args(["store", command, "--data-dir"])
             .args([data_dir, file])
             .output()
