@@ -2,7 +2,8 @@
 //! administrator's client certificate, made on the first start and kept in the data directory.
 //!
 //! A file that exists is used as it is; what is missing or within a month of its end is made anew from the same CA; what
-//! is damaged is named and left alone. A CA of which a half is lost is not replaced: no client would believe another. Private keys are readable by their owner only.
+//! is damaged is named and left alone. A CA of which a half is lost is not replaced: no client would believe another.
+//! Private keys are readable by their owner only.
 
 use std::{
     fs,
@@ -119,7 +120,8 @@ fn check_loss(directory: &Path) -> Result<()> {
 }
 
 /// The key that tokens of service accounts are signed with: the first private key in `service-account.key` of `directory`,
-/// which is made on the first start; `first` says whether this is one. Tokens that any other key in it has signed, private or public, are taken too.
+/// which is made on the first start; `first` says whether this is one. Tokens that any other key in it has signed, private
+/// or public, are taken too.
 ///
 /// # Errors
 /// A file that cannot be read or written, or is not what its name says.

@@ -244,9 +244,7 @@ impl Workspaces {
         let release = |old: Option<&Value>| Ok(logical_cluster::without_finalizer(old, marks::WORKSPACE_FINALIZER));
         unless_gone(self.registry.modify(self.workspaces, key, &UpdateOptions::default(), release).await)
     }
-}
 
-impl Workspaces {
     /// Says that the workspace is being deleted, and what of its cluster keeps it.
     async fn tell(&self, key: &ObjectKey, cluster: &Value) -> Result<(), Status> {
         let terminators = object::items(cluster, &["status", "terminators"]);

@@ -119,10 +119,7 @@ fn wrong_types_are_told_with_their_place() {
     assert!(decode("[]").unwrap_err().message.contains("found array"));
     assert!(decode("{} x").is_err());
     let status = patched(maps(), json!({"data": {"k": 5}})).unwrap_err();
-    assert_eq!(
-        (status.code, status.message.ends_with("Go struct field ConfigMap.data.k")),
-        (422, true)
-    );
+    assert_eq!((status.code, status.message.ends_with("Go struct field ConfigMap.data.k")), (422, true));
 }
 
 #[test]
