@@ -20,7 +20,6 @@ pub use self::packed::Packed;
 pub(crate) use self::packed::Small;
 use crate::{DirectoryCount, Key};
 
-mod lz4;
 mod packed;
 
 /// Most entries of a node; one more splits it.

@@ -12,9 +12,8 @@
 use std::{cell::RefCell, fmt, sync::Arc};
 
 use bytes::Bytes;
-use lz4_flex::block::decompress_with_dict;
+use lz4_flex::block::{compress_into_with_dict, decompress_with_dict, get_maximum_output_size};
 
-use super::lz4::Encoder;
 use crate::{KeyValue, labels::Tags};
 
 /// What objects often contain. Any text is as correct as any other.
@@ -48,27 +47,21 @@ struct Parts<'a> {
     value: &'a [u8],
 }
 
-/// What packing needs besides its result, kept for the next value.
-struct Packer {
-    encoder: Encoder,
-    small: Vec<u8>,
-    entry: Vec<u8>,
-}
-
 thread_local! {
-    static PACKER: RefCell<Packer> =
-        RefCell::new(Packer { encoder: Encoder::new(DICTIONARY), small: Vec::new(), entry: Vec::new() });
+    /// Room for a value and for an entry, kept for the next one.
+    static ROOM: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
 /// Gives `with` the form in which a value is kept, its tags in front, and room for an entry.
 fn with_small<T>(value: &[u8], with: impl FnOnce(&[u8], &mut Vec<u8>) -> T) -> T {
-    PACKER.with_borrow_mut(|Packer { encoder, small, entry }| {
+    ROOM.with_borrow_mut(|(small, entry)| {
         small.clear();
         entry.clear();
         Tags::write(value, small);
         let tags = small.len();
-        if value.len() < COMPRESSED_MIN || !encoder.compress(value, small) {
-            small.truncate(tags);
+        let length = if value.len() < COMPRESSED_MIN { None } else { compress(value, small) };
+        small.truncate(tags + length.unwrap_or(0));
+        if length.is_none() {
             small.extend_from_slice(value);
         }
         let result = with(small, entry);
@@ -77,6 +70,14 @@ fn with_small<T>(value: &[u8], with: impl FnOnce(&[u8], &mut Vec<u8>) -> T) -> T
         }
         result
     })
+}
+
+/// Appends the compressed value; its length, if that is less.
+fn compress(value: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+    let before = out.len();
+    out.resize(before + get_maximum_output_size(value.len()), 0);
+    let length = compress_into_with_dict(value, out.get_mut(before..)?, DICTIONARY).ok()?;
+    (length < value.len()).then_some(length)
 }
 
 impl Small {
