@@ -180,9 +180,12 @@ impl Graph {
         })
     }
 
-    /// Whether an object that this one owns is being deleted in the foreground: perhaps it waits for this one in turn.
-    pub(super) fn owns_waiting(&self, owner: Uid) -> bool {
-        self.edges_of(owner, None).any(|(uid, _)| self.is_waiting(uid, Wait::Foreground))
+    /// Whether an object of the cluster that this one owns is being deleted in the foreground: perhaps it waits for this
+    /// one in turn.
+    pub(super) fn owns_waiting(&self, owner: Uid, cluster: &ClusterName) -> bool {
+        self.edges_of(owner, None).any(|(uid, _)| {
+            self.waiting.get(&uid).is_some_and(|(node, wait)| *wait == Wait::Foreground && node.key.cluster == *cluster)
+        })
     }
 
     fn edges_of(&self, owner: Uid, after: Option<Uid>) -> impl Iterator<Item = (Uid, bool)> {
@@ -243,9 +246,10 @@ mod tests {
     fn an_object_does_not_block_itself_and_a_stranger_is_no_dependent() {
         let mut graph = Graph::default();
         graph.changed(node("a", "self"), facts(1, &[(1, true)], Some(Wait::Foreground)));
-        graph.changed(node("b", "stranger"), facts(2, &[(1, true)], None));
+        graph.changed(node("b", "stranger"), facts(2, &[(1, true), (3, true)], Some(Wait::Foreground)));
         let cluster: ClusterName = "a".parse().unwrap();
-        assert!(!graph.is_blocked(1, &cluster) && graph.owns_waiting(1));
+        assert!(!graph.is_blocked(1, &cluster) && graph.owns_waiting(1, &cluster));
+        assert!(!graph.owns_waiting(3, &cluster), "a stranger that waits makes no circle");
         assert_eq!(graph.dependents(1, Some(&cluster), None, 9), [(1, node("a", "self"))]);
         assert_eq!((graph.all(None, 9).len(), graph.all(Some(1), 9).len()), (2, 1));
     }

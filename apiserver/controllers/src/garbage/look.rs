@@ -103,7 +103,7 @@ impl Collector {
         let mut revision = object.revision();
         let has_dependents = !self.graph().dependents(own, Some(&node.key.cluster), None, 1).is_empty();
         let propagation = if !owners.waiting.is_empty() && has_dependents {
-            if self.graph().owns_waiting(own) {
+            if self.graph().owns_waiting(own, &node.key.cluster) {
                 // A circle: its owner waits for it, and it would wait for its owner.
                 revision = self.unblock(node, &metadata.uid).await?.unwrap_or(revision);
             }
