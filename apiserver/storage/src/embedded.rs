@@ -206,6 +206,7 @@ impl Store for Embedded {
             // Everything acknowledged is in the synced write-ahead log: nothing is lost.
             tracing::warn!(%error, "the store could not be checkpointed at close; the next start will do it");
         }
-        drop(threads.lock);
+        // Not only closed: a process that is being started just now has it open too, until it becomes another program.
+        let _ = threads.lock.map(|lock| lock.unlock());
     }
 }

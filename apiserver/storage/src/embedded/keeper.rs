@@ -12,8 +12,9 @@ use crate::present::lock;
 
 /// SQLite's default page.
 pub(super) const PAGE_BYTES: u32 = 4096;
-/// Beyond this the write-ahead log is emptied while writers wait.
-pub(super) const WAL_BYTES_MAX: u32 = 64 << 20;
+/// Beyond this the write-ahead log is emptied while writers wait. SQLite's own default of a thousand pages: a log that
+/// starts over is written in place, one that grows makes each sync wait for the file system's journal as well.
+pub(super) const WAL_BYTES_MAX: u32 = 4 << 20;
 const TICK: Duration = Duration::from_secs(1);
 const CHECKPOINT_EVERY: Duration = Duration::from_millis(100);
 /// How often history is compacted, and how much of it is kept at least (upstream's default).
