@@ -30,7 +30,7 @@ fn main() {
     for clients in CLIENTS {
         let mut rates = [Vec::new(), Vec::new()];
         for _ in 0..ROUNDS {
-            let directory = tempfile::tempdir_in(".").unwrap();
+            let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
             rates[0].push(fairgate(&directory.path().join("store.db"), clients));
             rates[1].push(sqlite(&directory.path().join("raw.db"), clients));
         }
