@@ -1,25 +1,16 @@
 //! What the server counts of its requests, under the names of Kubernetes' API server (api-server.md 1.8).
 //!
 //! No label has a value that a client can choose: resources are those that are served, and no series names a logical
-//! cluster. So there are at most some thousand series. A request costs one look-up and a few atomic additions.
+//! cluster. So there are at most some thousand series. A request costs a look-up by its labels in each of three families.
 
-mod histogram;
-mod text;
-
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
-    },
-    time::Instant,
-};
+use std::{sync::Arc, time::Instant};
 
 use apiserver_api::{RequestInfo, Verb};
 use apiserver_machinery::Resource;
-use dashmap::DashMap;
-
-use self::histogram::Histogram;
+use prometheus::{
+    HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    core::Collector,
+};
 
 /// Upper bounds in seconds and in bytes, as upstream has them.
 const DURATIONS: [f64; 23] = [
@@ -30,8 +21,14 @@ const SIZES: [f64; 7] = [1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
 /// Paths that are labels; others are none.
 const PATHS: [&str; 5] = ["/healthz", "/livez", "/metrics", "/readyz", "/version"];
 
+/// The labels of a kind of request.
+const OF: [&str; 6] = ["verb", "group", "version", "resource", "subresource", "scope"];
+
+/// The number of objects of one resource: group, plural, number.
+pub(crate) type Objects = (&'static str, &'static str, u64);
+
 /// A kind of request: the labels that it is counted under.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Labels {
     verb: &'static str,
     group: &'static str,
@@ -58,6 +55,17 @@ impl Labels {
             scope,
             dry_run: info.query_value("dryRun").is_some_and(|value| value == "All"),
         }
+    }
+
+    /// Values for [`OF`].
+    fn of_request(&self) -> [&'static str; 6] {
+        [self.verb, self.group, self.version, self.resource, self.subresource, self.scope]
+    }
+
+    /// Values for [`OF`] and `dry_run`.
+    fn with_dry_run(&self) -> [&'static str; 7] {
+        let [verb, group, version, resource, subresource, scope] = self.of_request();
+        [verb, group, version, resource, subresource, scope, if self.dry_run { "All" } else { "" }]
     }
 }
 
@@ -91,57 +99,115 @@ fn verb(verb: Verb, is_apply: bool) -> &'static str {
     }
 }
 
-/// What is known of one kind of request.
-struct Series {
-    /// How often each status code was answered.
-    codes: Mutex<BTreeMap<u16, u64>>,
-    durations: Histogram,
-    /// Of answers to reads.
-    sizes: Histogram,
-    /// Watches that run.
-    running: AtomicI64,
-}
-
-impl Series {
-    fn codes(&self) -> MutexGuard<'_, BTreeMap<u16, u64>> {
-        self.codes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// See the module.
-#[derive(Default)]
 pub(crate) struct Metrics {
-    series: DashMap<Labels, Arc<Series>>,
-    /// Events sent, by group, version and resource.
-    events: DashMap<[&'static str; 3], Arc<AtomicU64>>,
+    registry: Registry,
+    requests: IntCounterVec,
+    durations: HistogramVec,
+    sizes: HistogramVec,
     /// Requests that run and are no watches: those that change nothing, and the others.
-    in_flight: [AtomicI64; 2],
+    in_flight: [IntGauge; 2],
+    watches: IntGaugeVec,
+    events: IntCounterVec,
+    objects: IntGaugeVec,
+    objects_by_name: IntGaugeVec,
+}
+
+/// A family that is right as it is written here.
+fn family<F: Collector + Clone + 'static>(registry: &Registry, family: prometheus::Result<F>) -> F {
+    let family = family.expect("the names of families and labels are valid");
+    registry.register(Box::new(family.clone())).expect("no two families have one name");
+    family
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let registry = Registry::new();
+        let counter = |name: &str, help: &str, labels: &[&str]| {
+            family(&registry, IntCounterVec::new(Opts::new(name, help), labels))
+        };
+        let gauge = |name: &str, help: &str, labels: &[&str]| {
+            family(&registry, IntGaugeVec::new(Opts::new(name, help), labels))
+        };
+        let histogram = |name: &str, help: &str, bounds: &[f64], labels: &[&str]| {
+            let options = HistogramOpts::new(name, help).buckets(bounds.to_vec());
+            family(&registry, HistogramVec::new(options, labels))
+        };
+        let [verb, group, version, resource, subresource, scope] = OF;
+        let with_dry_run = [verb, group, version, resource, subresource, scope, "dry_run"];
+        let with_code = [verb, group, version, resource, subresource, scope, "dry_run", "code"];
+        let in_flight =
+            gauge("apiserver_current_inflight_requests", "Requests that run, watches excluded.", &["request_kind"]);
+        Self {
+            requests: counter(
+                "apiserver_request_total",
+                "Requests by what they asked for and the code they were answered with.",
+                &with_code,
+            ),
+            durations: histogram(
+                "apiserver_request_duration_seconds",
+                "Seconds from the arrival of a request until its answer was handed over.",
+                &DURATIONS,
+                &with_dry_run,
+            ),
+            sizes: histogram("apiserver_response_sizes", "Bytes of answers to reads.", &SIZES, &OF),
+            in_flight: ["readOnly", "mutating"].map(|kind| in_flight.with_label_values(&[kind])),
+            watches: gauge("apiserver_longrunning_requests", "Watches that run.", &OF),
+            events: counter(
+                "apiserver_watch_events_total",
+                "Events that watches were sent.",
+                &["group", "version", "resource"],
+            ),
+            objects: gauge(
+                "apiserver_resource_objects",
+                "Objects that are stored, in all logical clusters.",
+                &["group", "resource"],
+            ),
+            objects_by_name: gauge(
+                "apiserver_storage_objects",
+                "The same as apiserver_resource_objects, as it was called before.",
+                &["resource"],
+            ),
+            registry,
+        }
+    }
 }
 
 impl Metrics {
     /// A request has come.
     pub(crate) fn begin(self: &Arc<Self>, labels: Labels) -> Observed {
-        let new = || {
-            let (durations, sizes) = (Histogram::new(&DURATIONS), Histogram::new(&SIZES));
-            Arc::new(Series { codes: Mutex::default(), durations, sizes, running: AtomicI64::new(0) })
+        let [reads, writes] = &self.in_flight;
+        let running = match labels.verb {
+            "WATCH" => self.watches.with_label_values(&labels.of_request()),
+            "GET" | "LIST" => reads.clone(),
+            _ => writes.clone(),
         };
-        let found = self.series.get(&labels).map(|series| Arc::clone(&series));
-        let series = found.unwrap_or_else(|| Arc::clone(&self.series.entry(labels).or_insert_with(new)));
-        let observed = Observed { metrics: Arc::clone(self), series, labels, begun: Instant::now(), code: 0, bytes: 0 };
-        observed.running().fetch_add(1, Relaxed);
-        observed
+        running.inc();
+        Observed { metrics: Arc::clone(self), running, labels, begun: Instant::now(), code: 0, bytes: 0 }
     }
 
     /// The number of events that watches of a resource were sent.
-    pub(crate) fn events(&self, resource: &Resource) -> Arc<AtomicU64> {
-        Arc::clone(&self.events.entry([resource.group, resource.version, resource.plural]).or_default())
+    pub(crate) fn events(&self, resource: &Resource) -> IntCounter {
+        self.events.with_label_values(&[resource.group, resource.version, resource.plural])
+    }
+
+    /// All of it in the text format (version 0.0.4); `objects` are counted by the store.
+    pub(crate) fn render(&self, objects: &[Objects]) -> Result<String, prometheus::Error> {
+        for (group, resource, count) in objects {
+            let count = i64::try_from(*count).unwrap_or(i64::MAX);
+            self.objects.with_label_values(&[group, resource]).set(count);
+            let dot = if group.is_empty() { "" } else { "." };
+            self.objects_by_name.with_label_values(&[&*format!("{resource}{dot}{group}")]).set(count);
+        }
+        TextEncoder::new().encode_to_string(&self.registry.gather())
     }
 }
 
 /// A request that runs. It is over when this is dropped: when its answer was handed over whole, or nobody wants it any more.
 pub(crate) struct Observed {
     metrics: Arc<Metrics>,
-    series: Arc<Series>,
+    /// Where it is counted while it runs.
+    running: IntGauge,
     labels: Labels,
     begun: Instant,
     code: u16,
@@ -158,29 +224,22 @@ impl Observed {
     pub(crate) fn sent(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
     }
-
-    /// Where it is counted while it runs.
-    fn running(&self) -> &AtomicI64 {
-        let [reads, writes] = &self.metrics.in_flight;
-        match self.labels.verb {
-            "WATCH" => &self.series.running,
-            "GET" | "LIST" => reads,
-            _ => writes,
-        }
-    }
 }
 
 impl Drop for Observed {
     fn drop(&mut self) {
-        self.running().fetch_sub(1, Relaxed);
+        self.running.dec();
         // The client went away before there was an answer.
         if self.code == 0 {
             return;
         }
-        *self.series.codes().entry(self.code).or_default() += 1;
-        self.series.durations.observe(self.begun.elapsed().as_secs_f64());
-        if matches!(self.labels.verb, "GET" | "LIST") {
-            self.series.sizes.observe(self.bytes as f64);
+        let [verb, group, version, resource, subresource, scope, dry_run] = self.labels.with_dry_run();
+        let with_code = [verb, group, version, resource, subresource, scope, dry_run, &*self.code.to_string()];
+        self.metrics.requests.with_label_values(&with_code).inc();
+        let durations = self.metrics.durations.with_label_values(&self.labels.with_dry_run());
+        durations.observe(self.begun.elapsed().as_secs_f64());
+        if matches!(verb, "GET" | "LIST") {
+            self.metrics.sizes.with_label_values(&self.labels.of_request()).observe(self.bytes as f64);
         }
     }
 }
@@ -254,16 +313,18 @@ mod tests {
         };
         let mut list = metrics.begin(of("GET", ""));
         let (write, watch) = (metrics.begin(of("POST", "")), metrics.begin(of("GET", "watch=1")));
-        let running = || [&metrics.in_flight[0], &metrics.in_flight[1], &watch.series.running].map(|n| n.load(Relaxed));
+        let running = || [&metrics.in_flight[0], &metrics.in_flight[1], &watch.running].map(IntGauge::get);
         assert_eq!(running(), [1, 1, 1]);
         list.answered(200);
         list.sent(5000);
-        let of_lists = Arc::clone(&list.series);
         drop(list);
-        let of_writes = Arc::clone(&write.series);
         drop(write);
         assert_eq!(running(), [0, 0, 1]);
-        assert_eq!((of_lists.codes().get(&200), of_writes.codes().len()), (Some(&1), 0));
-        assert_eq!(of_lists.sizes.read(), (vec![0, 1, 0, 0, 0, 0, 0, 0], 5000.0));
+        let text = metrics.render(&[]).unwrap();
+        let lines = |begins: &str| text.lines().filter(|line| line.starts_with(begins)).collect::<Vec<_>>();
+        let [only] = *lines("apiserver_request_total{") else { panic!("the write had no answer: {text}") };
+        assert!(only.contains("code=\"200\"") && only.contains("verb=\"LIST\"") && only.ends_with(" 1"), "{only}");
+        let counts: Vec<_> = lines("apiserver_response_sizes").iter().map(|l| l.rsplit(' ').next().unwrap()).collect();
+        assert_eq!(counts, ["0", "1", "1", "1", "1", "1", "1", "1", "5000", "1"]);
     }
 }

@@ -12,6 +12,7 @@ use super::{
     reviews, token, version, watch, write,
 };
 use crate::{
+    errors,
     registry::{Collection, ObjectKey},
     server::Call,
 };
@@ -58,7 +59,7 @@ fn metrics(call: &Call<'_>) -> Result<Response<Body>, Status> {
     let stored = call.server.service().resources.iter().filter(|resource| resource.view.is_none());
     let count = |r: &'static Resource| Ok((r.group, r.plural, call.registry.count(r, &Collection::everywhere())?));
     let objects = stored.map(count).collect::<Result<Vec<_>, Status>>()?;
-    let mut response = respond::text(StatusCode::OK, call.server.metrics().render(&objects));
+    let mut response = respond::text(StatusCode::OK, call.server.metrics().render(&objects).map_err(errors::internal)?);
     let version = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, version);
     Ok(response)

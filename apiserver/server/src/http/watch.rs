@@ -1,18 +1,13 @@
 //! Watches: the frames of api-server.md 3.5 and 3.6.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::time::Duration;
 
 use apiserver_api::{Reason, Status};
 use apiserver_machinery::{Resource, options::ListOptions, selector::FieldSelector};
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
 use http::Response;
+use prometheus::IntCounter;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -135,7 +130,7 @@ struct Frames {
     /// Whether the end of the initial state is marked (WatchList).
     marks: bool,
     /// Counts the events of this resource.
-    sent: Arc<AtomicU64>,
+    sent: IntCounter,
     /// The store's, that the objects are of.
     epoch: u64,
     /// `None` once the watch is over.
@@ -213,7 +208,7 @@ impl Frames {
         };
         match written {
             Ok(bytes) => {
-                self.sent.fetch_add(1, Ordering::Relaxed);
+                self.sent.inc();
                 out.push(bytes);
             }
             Err(status) => {
