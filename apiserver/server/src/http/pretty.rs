@@ -19,43 +19,17 @@ pub(crate) fn indented(response: Response<Body>) -> Response<Body> {
     response.map(|body| body.map_whole(|bytes| if bytes.len() > LARGEST { bytes } else { indent(&bytes) }))
 }
 
-/// Two spaces for each level, and nothing between the brackets of what is empty, as Go writes it.
-fn indent(json: &[u8]) -> Bytes {
-    let (mut out, mut depth, mut in_text, mut escaped) = (Vec::with_capacity(json.len() * 2), 0_usize, false, false);
-    let mut before = 0;
-    for &byte in json {
-        if in_text {
-            (in_text, escaped) = (escaped || byte != b'"', !escaped && byte == b'\\');
-            out.push(byte);
-            continue;
+/// The same with two spaces for each level, as Go writes it; what is no JSON stays as it is.
+fn indent(json: &Bytes) -> Bytes {
+    let mut out = Vec::with_capacity(json.len() * 2);
+    let mut from = serde_json::Deserializer::from_slice(json);
+    match serde_transcode::transcode(&mut from, &mut serde_json::Serializer::pretty(&mut out)) {
+        Ok(()) => {
+            out.push(b'\n');
+            out.into()
         }
-        match byte {
-            b' ' | b'\t' | b'\r' | b'\n' => continue,
-            b'}' | b']' => {
-                depth = depth.saturating_sub(1);
-                if !matches!(before, b'{' | b'[') {
-                    line(&mut out, depth);
-                }
-            }
-            _ if matches!(before, b'{' | b'[' | b',') => line(&mut out, depth),
-            _ => {}
-        }
-        out.push(byte);
-        match byte {
-            b'"' => in_text = true,
-            b'{' | b'[' => depth += 1,
-            b':' => out.push(b' '),
-            _ => {}
-        }
-        before = byte;
+        Err(_) => json.clone(),
     }
-    out.push(b'\n');
-    out.into()
-}
-
-fn line(out: &mut Vec<u8>, depth: usize) {
-    out.push(b'\n');
-    out.extend(std::iter::repeat_n(b' ', 2 * depth));
 }
 
 #[cfg(test)]
@@ -67,18 +41,18 @@ mod tests {
 
     #[test]
     fn as_go_writes_it() {
-        let compact = br#"{"a":[],"b":{},"c":[1,{"d":"x: {\"y\"},"}],"e":null}"#;
+        let compact = Bytes::from_static(br#"{"a":[],"b":{},"c":[1,{"d":"x: {\"y\"},"}],"e":null}"#);
         let want = "{\n  \"a\": [],\n  \"b\": {},\n  \"c\": [\n    1,\n    {\n      \"d\": \"x: {\\\"y\\\"},\"\n    }\n  ],\n  \
                     \"e\": null\n}\n";
-        assert_eq!(indent(compact), want);
-        assert_eq!(indent(want.as_bytes()), want, "what is indented stays as it is");
+        assert_eq!(indent(&compact), want);
+        assert_eq!(indent(&want.into()), want, "what is indented stays as it is");
     }
 
     proptest! {
         #[test]
         fn it_says_the_same(text in any::<String>(), key in any::<String>(), number in any::<i64>()) {
             let value = json!({key: [text.clone(), number, {"x": text}, [[]], true]});
-            let indented = indent(value.to_string().as_bytes());
+            let indented = indent(&value.to_string().into());
             prop_assert_eq!(serde_json::from_slice::<Value>(&indented).unwrap(), value);
         }
     }
