@@ -1,6 +1,6 @@
 //! Durable creates per second of the embedded engine beside SQLite alone, on one machine in one run.
 //!
-//! Both are asked by as many threads as there are clients, each with one write under way: an object of 1.5 KB. SQLite
+//! Both are asked by as many tasks as there are clients, each with one write under way: an object of 1.5 KB. SQLite
 //! alone is its best use that is durable: a write-ahead log with a sync for each commit, one thread that puts what
 //! waits (at most 512) into one transaction, keyed by a growing number. It checks nothing and can read nothing else.
 //! Rounds alternate, so that what else the machine does meets both; the median of each is told.
@@ -19,6 +19,7 @@ use std::{
 
 use apiserver_storage::{Condition, Embedded, Store, Txn, TxnOutcome};
 use rusqlite::Connection;
+use tokio::sync::oneshot;
 
 const CLIENTS: [usize; 3] = [1, 8, 64];
 const ROUNDS: usize = 5;
@@ -56,41 +57,43 @@ fn object(n: u64) -> Vec<u8> {
     format!("{{\"metadata\":{{{fixed}\"name\":\"object-{n}\"}},\"data\":\"{random}\"}}").into_bytes()
 }
 
-/// Writes from so many threads until the time is over; writes per second.
-fn rate<C: FnMut(u64)>(clients: usize, client: impl Fn() -> C + Sync) -> f64 {
-    let (over, next) = (AtomicBool::new(false), AtomicU64::new(0));
+/// Writes of so many tasks, on as many threads as there are processors, until the time is over; writes per second.
+fn rate<F: Future<Output = ()> + Send>(clients: usize, write: impl Fn(u64) -> F + Send + Sync + 'static) -> f64 {
+    let runtime = tokio::runtime::Builder::new_multi_thread().build().unwrap();
+    let shared = Arc::new((write, AtomicBool::new(false), AtomicU64::new(0)));
     let start = Instant::now();
-    std::thread::scope(|scope| {
-        for _ in 0..clients {
-            scope.spawn(|| {
-                let mut write = client();
+    let tasks: Vec<_> = (0..clients)
+        .map(|_| {
+            let shared = shared.clone();
+            runtime.spawn(async move {
+                let (write, over, next) = &*shared;
                 while !over.load(Ordering::Relaxed) {
-                    write(next.fetch_add(1, Ordering::Relaxed));
+                    write(next.fetch_add(1, Ordering::Relaxed)).await;
                 }
-            });
-        }
-        std::thread::sleep(ROUND);
-        over.store(true, Ordering::Relaxed);
-    });
-    next.into_inner() as f64 / start.elapsed().as_secs_f64()
+            })
+        })
+        .collect();
+    std::thread::sleep(ROUND);
+    shared.1.store(true, Ordering::Relaxed);
+    tasks.into_iter().for_each(|task| runtime.block_on(task).unwrap());
+    shared.2.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64()
 }
 
 fn fairgate(path: &Path, clients: usize) -> f64 {
     let store = Arc::new(Embedded::open(path).unwrap());
-    rate(clients, || {
+    rate(clients, move |n| {
         let store = store.clone();
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        move |n| {
+        async move {
             let key = format!("/registry/core/configmaps/2x8k7f/default/object-{n}").into();
             let value = Some(object(n).into());
             let create = Txn { key, condition: Condition::Absent, guard: None, value, ttl: None };
-            let outcome = runtime.block_on(store.txn(create)).unwrap();
+            let outcome = store.txn(create).await.unwrap();
             assert!(matches!(outcome, TxnOutcome::Done { .. }));
         }
     })
 }
 
-type Write = (u64, Vec<u8>, mpsc::SyncSender<()>);
+type Write = (u64, Vec<u8>, oneshot::Sender<()>);
 
 fn sqlite(path: &Path, clients: usize) -> f64 {
     let connection = Connection::open(path).unwrap();
@@ -99,17 +102,13 @@ fn sqlite(path: &Path, clients: usize) -> f64 {
     connection
         .execute_batch("CREATE TABLE log (rev INTEGER PRIMARY KEY, key TEXT NOT NULL, value BLOB NOT NULL)")
         .unwrap();
-    let (writes, waiting) = mpsc::sync_channel::<Write>(BATCH_MAX);
+    let (writes, waiting) = mpsc::channel::<Write>();
     let committer = std::thread::spawn(move || commit(connection, &waiting));
-    let rate = rate(clients, || {
-        let writes = writes.clone();
-        move |n| {
-            let (done, acknowledged) = mpsc::sync_channel(1);
-            writes.send((n, object(n), done)).unwrap();
-            acknowledged.recv().unwrap();
-        }
+    let rate = rate(clients, move |n| {
+        let (done, acknowledged) = oneshot::channel();
+        writes.send((n, object(n), done)).unwrap();
+        async move { acknowledged.await.unwrap() }
     });
-    drop(writes);
     committer.join().unwrap();
     rate
 }

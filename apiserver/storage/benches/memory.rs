@@ -34,7 +34,7 @@ fn main() {
         ("configmaps of 1.5 KB, 40 % random", large, 100_000, 10_000),
         ("small configmaps", small, 1_000_000, 100_000),
     ] {
-        let directory = tempfile::tempdir_in(".").unwrap();
+        let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let path = directory.path().join("store.db");
         let bytes = fill(&path, object, objects, clusters);
         let size = path.metadata().unwrap().len();

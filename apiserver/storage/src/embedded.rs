@@ -13,7 +13,7 @@
 //!
 //! # Costs
 //! One fsync for each group of writes that wait together. Memory: all keys and compressed values (`tree/packed.rs`), plus a bounded
-//! history (16,384 changes or 32 MiB of values). Five threads, none of them per client.
+//! history (16,384 changes or 32 MiB of values). Six threads, none of them per client.
 
 use std::{
     path::Path,
@@ -60,6 +60,7 @@ pub struct Embedded {
 struct Threads {
     stop: Arc<Stop>,
     committer: JoinHandle<Option<Connection>>,
+    publisher: JoinHandle<()>,
     others: Vec<JoinHandle<()>>,
     /// Held until the last connection is closed.
     lock: Option<std::fs::File>,
@@ -116,9 +117,10 @@ impl Embedded {
             let (shared, stop) = (shared.clone(), stop.clone());
             others.push(thread("checkpoint").spawn(move || keeper::checkpoints(&shared, &connection, &stop))?);
         }
-        let committer = Committer::new(shared.clone(), writer, expiries);
+        let (committer, publisher) = Committer::new(shared.clone(), writer, expiries);
+        let publisher = thread("publisher").spawn(move || publisher.run())?;
         let committer = thread("committer").spawn(move || committer.run())?;
-        Ok(Self { shared, threads: Mutex::new(Some(Threads { stop, committer, others, lock })) })
+        Ok(Self { shared, threads: Mutex::new(Some(Threads { stop, committer, publisher, others, lock })) })
     }
 }
 
@@ -191,6 +193,7 @@ impl Store for Embedded {
         let Some(threads) = lock(&self.threads).take() else { return };
         self.shared.queue.close();
         let writer = threads.committer.join().unwrap_or_default();
+        let _ = threads.publisher.join(); // as below
         self.shared.present.close();
         threads.stop.stop();
         if let Some(readers) = &self.shared.readers {

@@ -17,7 +17,6 @@
 use std::{ops::ControlFlow, sync::Arc};
 
 pub use self::packed::Packed;
-pub(crate) use self::packed::Small;
 use crate::{DirectoryCount, Key};
 
 mod packed;

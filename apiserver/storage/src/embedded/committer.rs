@@ -1,14 +1,19 @@
 //! The thread that writes: takes what waits, decides each condition against the state that includes the
-//! writes before it, commits once, publishes, answers.
+//! writes before it, commits once, publishes, answers. After a large commit another thread does the last two, while
+//! the next one is on its way.
 
 use std::{
-    collections::BTreeSet,
-    sync::{Arc, atomic::Ordering},
+    collections::{BTreeSet, HashMap},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use bytes::Bytes;
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::{Connection, TransactionBehavior, hooks::Wal};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::{
@@ -19,7 +24,7 @@ use super::{
 use crate::{
     Condition, Event, Key, KeyValue, StoreError, Txn, TxnOutcome,
     present::{State, lock},
-    tree::{Packed, Small},
+    tree::Packed,
 };
 
 #[cfg(test)]
@@ -35,19 +40,30 @@ const EXPIRY_SLEEP_MAX: Duration = Duration::from_secs(1);
 /// How long nothing is begun here, after the disk was found to be full. What callers ask for is always tried.
 const FULL_PAUSE: Duration = Duration::from_secs(1);
 
+/// Answers that the committing thread gives by itself: to wake the other one takes as long.
+const ANSWERS_INLINE_MAX: usize = 8;
+/// Commits that may wait to be published.
+const UNPUBLISHED_MAX: usize = 4;
+
 /// When (milliseconds since 1970) which version of which key goes.
 pub(super) type Expiry = (u64, u64, Key);
 
 type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
+/// The new value as it will be kept, with revisions that need not be right; the caller holds it until it is there.
+pub(super) type Packing = Mutex<Option<Packed>>;
+
 /// What callers ask of the thread.
 pub(super) enum Op {
-    Write { txn: Txn, small: Option<Small>, reply: Reply<TxnOutcome>, _budget: OwnedSemaphorePermit },
+    Write { txn: Txn, packing: Arc<Packing>, reply: Reply<TxnOutcome>, _budget: OwnedSemaphorePermit },
     Compact { revision: u64, reply: Option<(Reply<()>, OwnedSemaphorePermit)> },
 }
 
 pub(super) struct Committer {
     shared: Arc<Shared>,
+    /// What is durable; the published state may be some commits behind.
+    state: State,
+    unpublished: Unpublished,
     writer: Option<Connection>,
     trimmed: u64,
     expiries: BTreeSet<Expiry>,
@@ -56,10 +72,43 @@ pub(super) struct Committer {
 }
 
 /// A commit in the making.
-struct Batch {
-    next: State,
-    events: Vec<(Event, Option<u64>)>,
+struct Batch<'a> {
+    before: &'a State,
+    /// What it makes of keys; `None`: they are gone.
+    changed: HashMap<Key, Option<KeyValue>>,
+    revision: u64,
+    compacted: u64,
+    changes: Vec<Change>,
     answers: Vec<Answer>,
+}
+
+struct Change {
+    event: Event,
+    /// Milliseconds since 1970 at which the key goes by itself.
+    expires: Option<u64>,
+    packing: Option<Arc<Packing>>,
+}
+
+/// A commit that is durable.
+struct Done {
+    /// `None` if it changed nothing.
+    next: Option<State>,
+    events: Vec<Event>,
+    answers: Vec<Answer>,
+}
+
+/// The way to the thread that publishes.
+struct Unpublished {
+    /// Commits on their way.
+    waiting: Arc<AtomicUsize>,
+    to: mpsc::SyncSender<Done>,
+}
+
+/// The thread that publishes large commits.
+pub(super) struct Publisher {
+    shared: Arc<Shared>,
+    waiting: Arc<AtomicUsize>,
+    from: mpsc::Receiver<Done>,
 }
 
 enum Answer {
@@ -68,10 +117,29 @@ enum Answer {
 }
 
 impl Committer {
-    pub(super) fn new(shared: Arc<Shared>, writer: Option<(Connection, u64)>, expiries: Vec<Expiry>) -> Self {
-        let (writer, trimmed) = writer.unzip();
+    /// With the one who publishes for it, until it is dropped.
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        writer: Option<(Connection, u64)>,
+        expiries: Vec<Expiry>,
+    ) -> (Self, Publisher) {
+        let (mut writer, trimmed) = writer.unzip();
+        if let Some(writer) = &mut writer {
+            let hooked = shared.clone();
+            let hook = move |_: &mut Wal, pages| {
+                hooked.wal_pages.store(u32::try_from(pages).unwrap_or(0), Ordering::Relaxed);
+                Ok(())
+            };
+            if let Err(error) = writer.wal_hook(Some(hook)) {
+                shared.poison(format!("the write-ahead log cannot be watched: {error}"));
+            }
+        }
         let (trimmed, expiries) = (trimmed.unwrap_or(0), expiries.into_iter().collect());
-        Self { shared, writer, trimmed, expiries, full_until: None }
+        let (to, from) = mpsc::sync_channel(UNPUBLISHED_MAX);
+        let waiting = Arc::<AtomicUsize>::default();
+        let publisher = Publisher { shared: shared.clone(), waiting: waiting.clone(), from };
+        let (state, unpublished) = (State::clone(&shared.present.state()), Unpublished { waiting, to });
+        (Self { shared, state, unpublished, writer, trimmed, expiries, full_until: None }, publisher)
     }
 
     /// Works until the queue is closed and empty, and gives the connection back.
@@ -102,7 +170,7 @@ impl Committer {
         if self.shared.poison.get().is_some() {
             return None;
         }
-        let at = if self.writer.is_some() && self.trimmed < self.shared.present.state().compacted {
+        let at = if self.writer.is_some() && self.trimmed < self.state.compacted {
             now
         } else {
             let (at, ..) = self.expiries.first()?;
@@ -113,24 +181,24 @@ impl Committer {
 
     fn commit(&mut self, ops: Vec<Op>, now: Instant) {
         let pauses = self.full_until.is_some_and(|until| now < until);
-        let before = self.shared.present.state();
-        let mut batch = Batch { next: State::clone(&before), events: Vec::new(), answers: Vec::new() };
+        let mut batch = Batch::new(&self.state);
         let spent = if pauses { Vec::new() } else { self.expire(&mut batch) };
         ops.into_iter().for_each(|op| batch.take(op));
-        let trimmed = match self.persist(&before, &batch, pauses) {
+        let Batch { revision, compacted, changes, answers, .. } = batch;
+        let trimmed = match self.persist(&changes, (revision, compacted), pauses) {
             Ok(trimmed) => trimmed,
             // Rolled back before anything was synced: what the disk holds is known.
             Err(error) if disk::is_full(&error) => {
                 if self.full_until.replace(now + FULL_PAUSE).is_none() {
                     tracing::warn!("the disk of the store is full; writes are refused until there is room");
                 }
-                batch.answers.into_iter().for_each(|a| a.refuse(StoreError::Full));
+                answers.into_iter().for_each(|a| a.refuse(StoreError::Full));
                 return;
             }
             Err(error) => {
                 self.shared.poison(format!("writing failed: {error}"));
                 let reason = self.shared.poison.get().cloned().unwrap_or_default();
-                batch.answers.into_iter().for_each(|a| a.refuse(StoreError::Poisoned(reason.clone())));
+                answers.into_iter().for_each(|a| a.refuse(StoreError::Poisoned(reason.clone())));
                 return;
             }
         };
@@ -138,20 +206,30 @@ impl Committer {
         for expiry in spent {
             self.expiries.remove(&expiry);
         }
-        let Batch { next, events, answers } = batch;
-        for (event, expires) in &events {
-            if let (Event::Put { kv, .. }, Some(at)) = (event, expires) {
-                self.expiries.insert((*at, kv.mod_revision, kv.key.clone()));
+        let changed = revision != self.state.revision || compacted != self.state.compacted;
+        (self.state.revision, self.state.compacted) = (revision, compacted);
+        let mut events = Vec::with_capacity(changes.len());
+        for Change { event, expires, packing } in changes {
+            match &event {
+                Event::Put { kv, .. } => {
+                    let packed = packing.and_then(|packing| lock(&packing).take());
+                    self.state.tree.insert(match packed {
+                        Some(packed) => packed.at(kv.create_revision, kv.mod_revision),
+                        None => Packed::of(kv),
+                    });
+                    self.expiries.extend(expires.map(|at| (at, kv.mod_revision, kv.key.clone())));
+                }
+                Event::Delete { prev, .. } => drop(self.state.tree.remove(&prev.key)),
+                Event::Progress(_) => {}
             }
+            events.push(event);
         }
-        if next.revision != before.revision || next.compacted != before.compacted {
-            self.shared.present.publish(next, events.into_iter().map(|(event, _)| event).collect());
-        }
-        answers.into_iter().for_each(Answer::send);
+        let next = changed.then(|| self.state.clone());
+        self.unpublished.publish(&self.shared, Done { next, events, answers });
     }
 
     /// Deletes what is due, as far as it was not changed since, and returns the entries that are done with.
-    fn expire(&self, batch: &mut Batch) -> Vec<Expiry> {
+    fn expire(&self, batch: &mut Batch<'_>) -> Vec<Expiry> {
         let now = unix_ms();
         let due = self.expiries.iter().take_while(|(at, ..)| *at <= now).take(BATCH_OPS_MAX);
         let due: Vec<Expiry> = due.cloned().collect();
@@ -163,24 +241,32 @@ impl Committer {
         due
     }
 
-    /// Writes the batch and a step of the compaction in one transaction; returns how far that has come.
-    fn persist(&mut self, before: &State, batch: &Batch, pauses: bool) -> rusqlite::Result<u64> {
-        let next = &batch.next;
-        let trimming = self.trimmed < next.compacted && !pauses;
-        let Some(writer) = &mut self.writer else { return Ok(next.compacted) };
-        if batch.events.is_empty() && !trimming {
+    /// Writes changes and a step of the compaction in one transaction; returns how far that has come.
+    fn persist(
+        &mut self,
+        changes: &[Change],
+        (revision, compacted): (u64, u64),
+        pauses: bool,
+    ) -> rusqlite::Result<u64> {
+        let trimming = self.trimmed < compacted && !pauses;
+        let Some(writer) = &mut self.writer else { return Ok(compacted) };
+        if changes.is_empty() && !trimming {
             return Ok(self.trimmed);
         }
         let tx = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        for (event, expires) in &batch.events {
-            log::append(&tx, event, *expires)?;
+        {
+            let mut appender = log::appender(&tx)?;
+            for Change { event, expires, .. } in changes {
+                log::append(&mut appender, event, *expires)?;
+            }
         }
         let mut trimmed = self.trimmed;
         if trimming {
-            // Only what was compacted before this batch: its readers were told when it was published.
-            trimmed = log::trim(&tx, trimmed, before.compacted, TRIM_STEP)?;
+            // Only what is published as compacted: its readers were told.
+            let published = self.shared.present.state().compacted;
+            trimmed = log::trim(&tx, trimmed, published, TRIM_STEP)?;
             // The revision is written too: the row of the newest change may be a deletion that goes.
-            let meta = Meta { revision: next.revision, compacted: next.compacted, trimmed };
+            let meta = Meta { revision, compacted, trimmed };
             log::set_meta(&tx, &meta)?;
         }
         tx.commit()?;
@@ -188,10 +274,6 @@ impl Committer {
         if !pauses && self.full_until.take().is_some() {
             tracing::info!("the disk of the store has room again; writes are taken");
         }
-        // An estimate until the next checkpoint says how many there are: one page more for each row.
-        let bytes: usize = batch.events.iter().map(|(event, _)| event.written()).sum();
-        let pages = bytes as u64 / u64::from(keeper::PAGE_BYTES) + batch.events.len() as u64;
-        self.shared.wal_pages.fetch_add(pages, Ordering::Relaxed);
         self.shared.dirty.store(true, Ordering::Relaxed);
         Ok(trimmed)
     }
@@ -201,7 +283,7 @@ impl Committer {
     /// background has moved most.
     fn hold_back(&mut self) {
         let Some(writer) = &self.writer else { return };
-        if self.shared.wal_pages.load(Ordering::Relaxed) < u64::from(keeper::WAL_BYTES_MAX / keeper::PAGE_BYTES) {
+        if self.shared.wal_pages.load(Ordering::Relaxed) < keeper::WAL_PAGES_MAX {
             return;
         }
         let _one = lock(&self.shared.checkpoint);
@@ -216,18 +298,55 @@ impl Committer {
     }
 }
 
-impl Batch {
+impl Unpublished {
+    /// In the order of the commits, whoever does it.
+    fn publish(&self, shared: &Shared, done: Done) {
+        // Nobody else adds to those that wait.
+        if done.answers.len() <= ANSWERS_INLINE_MAX && self.waiting.load(Ordering::Acquire) == 0 {
+            return done.publish(shared);
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        // Without the other thread the store is poisoned; those who ask are told so.
+        let _ = self.to.send(done);
+    }
+}
+
+impl Publisher {
+    /// Works until the committer is gone.
+    pub(super) fn run(self) {
+        let _guard = PoisonOnPanic(self.shared.clone());
+        for done in self.from {
+            done.publish(&self.shared);
+            self.waiting.fetch_sub(1, Ordering::Release);
+        }
+    }
+}
+
+impl Done {
+    fn publish(self, shared: &Shared) {
+        if let Some(next) = self.next {
+            shared.present.publish(next, self.events);
+        }
+        self.answers.into_iter().for_each(Answer::send);
+    }
+}
+
+impl<'a> Batch<'a> {
+    fn new(before: &'a State) -> Self {
+        let State { revision, compacted, .. } = *before;
+        Self { before, changed: HashMap::new(), revision, compacted, changes: Vec::new(), answers: Vec::new() }
+    }
+
     fn take(&mut self, op: Op) {
         match op {
-            Op::Write { txn, small, reply, _budget } => {
-                let outcome = self.apply(txn, small.as_ref());
+            Op::Write { txn, packing, reply, _budget } => {
+                let outcome = self.apply(txn, Some(packing));
                 self.answers.push(Answer::Write(reply, outcome));
             }
             Op::Compact { revision, reply } => {
-                let current = self.next.revision;
-                let mut result = Err(StoreError::Future { requested: revision, current });
-                if revision <= current {
-                    self.next.compacted = self.next.compacted.max(revision);
+                let mut result = Err(StoreError::Future { requested: revision, current: self.revision });
+                if revision <= self.revision {
+                    self.compacted = self.compacted.max(revision);
                     result = Ok(());
                 }
                 if let Some((reply, _budget)) = reply {
@@ -237,50 +356,59 @@ impl Batch {
         }
     }
 
-    /// `small` is of the value.
-    fn apply(&mut self, txn: Txn, small: Option<&Small>) -> TxnOutcome {
-        let State { tree, revision, .. } = &mut self.next;
+    /// A key after what was taken so far.
+    fn get(&self, key: &str) -> Option<KeyValue> {
+        match self.changed.get(key) {
+            Some(changed) => changed.clone(),
+            None => self.before.tree.get(key).map(Packed::unpack),
+        }
+    }
+
+    fn mod_revision(&self, key: &str) -> Option<u64> {
+        match self.changed.get(key) {
+            Some(changed) => changed.as_ref().map(|kv| kv.mod_revision),
+            None => self.before.tree.get(key).map(Packed::mod_revision),
+        }
+    }
+
+    fn apply(&mut self, txn: Txn, packing: Option<Arc<Packing>>) -> TxnOutcome {
         if let Some((key, at)) = &txn.guard
-            && tree.get(key).is_none_or(|entry| entry.mod_revision() != *at)
+            && self.mod_revision(key) != Some(*at)
         {
             return TxnOutcome::Unguarded;
         }
-        let prev = tree.get(&txn.key).map(Packed::unpack);
+        let prev = self.get(&txn.key);
         let holds = match (txn.condition, &prev) {
             (Condition::Absent, None) => true,
             (Condition::ModRevision(expected), Some(prev)) => prev.mod_revision == expected,
             _ => false,
         };
+        let revision = self.revision + 1;
         let event = match (holds, txn.value, prev) {
             (false, _, prev) => return TxnOutcome::Conflict(prev),
             (true, Some(value), prev) => {
-                *revision += 1;
                 let kv = KeyValue {
                     // One text for all versions of a key.
                     key: prev.as_ref().map_or(txn.key, |p| p.key.clone()),
-                    // The caller's may be a small part of a large buffer.
-                    value: Bytes::copy_from_slice(&value),
-                    create_revision: prev.as_ref().map_or(*revision, |p| p.create_revision),
-                    mod_revision: *revision,
+                    value,
+                    create_revision: prev.as_ref().map_or(revision, |p| p.create_revision),
+                    mod_revision: revision,
                 };
-                tree.insert(match small {
-                    Some(small) => Packed::with(&kv, small),
-                    None => Packed::of(&kv),
-                });
+                self.changed.insert(kv.key.clone(), Some(kv.clone()));
                 Event::Put { kv, prev }
             }
             (true, None, Some(prev)) => {
-                *revision += 1;
-                tree.remove(&prev.key);
-                Event::Delete { prev, revision: *revision }
+                self.changed.insert(prev.key.clone(), None);
+                Event::Delete { prev, revision }
             }
             (true, None, None) => return TxnOutcome::Conflict(None),
         };
+        self.revision = revision;
         let ttl = txn.ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
         // SQLite's integers are signed.
         let expires = ttl.map(|ttl| unix_ms().saturating_add(ttl).min(i64::MAX as u64));
-        self.events.push((event, expires));
-        TxnOutcome::Done { revision: *revision }
+        self.changes.push(Change { event, expires, packing });
+        TxnOutcome::Done { revision }
     }
 }
 
@@ -324,7 +452,7 @@ struct PoisonOnPanic(Arc<Shared>);
 impl Drop for PoisonOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.poison("the committing thread panicked".into());
+            self.0.poison("a thread that commits panicked".into());
             self.0.queue.abandon();
         }
     }

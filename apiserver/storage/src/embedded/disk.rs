@@ -19,6 +19,8 @@ const FORMAT: i32 = 1;
 const CHEAP_CHECK_BYTES: u64 = 16 << 20;
 /// How long another connection is waited for.
 pub(super) const BUSY: std::time::Duration = std::time::Duration::from_secs(5);
+/// A write-ahead log that grew beyond this, for a large commit or a long read, is cut when it starts over.
+const WAL_BYTES_KEPT: u32 = 64 << 20;
 /// Threads that read history.
 const READERS: usize = 2;
 
@@ -254,7 +256,7 @@ fn configure(connection: &Connection) -> rusqlite::Result<()> {
     connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
-    connection.pragma_update(None, "journal_size_limit", super::keeper::WAL_BYTES_MAX)?;
+    connection.pragma_update(None, "journal_size_limit", WAL_BYTES_KEPT)?;
     connection.pragma_update(None, "cell_size_check", true)
 }
 

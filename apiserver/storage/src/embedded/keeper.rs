@@ -10,13 +10,11 @@ use rusqlite::{Connection, ErrorCode};
 use super::{committer::Op, disk, shared::Shared};
 use crate::present::lock;
 
-/// SQLite's default page.
-pub(super) const PAGE_BYTES: u32 = 4096;
 /// Beyond this the write-ahead log is emptied while writers wait. SQLite's own default of a thousand pages: a log that
 /// starts over is written in place, one that grows makes each sync wait for the file system's journal as well.
-pub(super) const WAL_BYTES_MAX: u32 = 4 << 20;
+pub(super) const WAL_PAGES_MAX: u32 = 1000;
 const TICK: Duration = Duration::from_secs(1);
-const CHECKPOINT_EVERY: Duration = Duration::from_millis(100);
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(1);
 /// How often history is compacted, and how much of it is kept at least (upstream's default).
 const COMPACT_EVERY: Duration = Duration::from_secs(300);
 
@@ -62,13 +60,8 @@ pub(super) fn checkpoints(shared: &Shared, connection: &Connection, stop: &Stop)
             continue;
         }
         let _one = lock(&shared.checkpoint);
-        let before = shared.wal_pages.load(Ordering::Relaxed);
         match disk::checkpoint(connection) {
-            Ok((pages, _)) => {
-                // Even when all is moved: a commit that began before may still append to what is there.
-                let corrected = |now: u64| Some(pages + now.saturating_sub(before));
-                let _ = shared.wal_pages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, corrected);
-            }
+            Ok(_) => {}
             Err(e) if matches!(e.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)) => {}
             Err(e) if disk::is_full(&e) => shared.dirty.store(true, Ordering::Relaxed),
             // A sync may have failed: the kernel has then forgotten pages that were never written.

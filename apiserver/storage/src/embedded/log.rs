@@ -168,15 +168,19 @@ impl Record {
     }
 }
 
-/// Appends a change.
-pub(super) fn append(tx: &Transaction<'_>, event: &Event, expires: Option<u64>) -> rusqlite::Result<()> {
-    let Some(r) = Record::of(event, expires) else { return Ok(()) };
-    let mut insert = tx.prepare_cached(
+/// The statement for [`append`].
+pub(super) fn appender<'a>(tx: &'a Transaction<'_>) -> rusqlite::Result<CachedStatement<'a>> {
+    tx.prepare_cached(
         "INSERT INTO log (rev, create_rev, prev_rev, deleted, expires, checksum, key, value)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-    )?;
+    )
+}
+
+/// Appends a change.
+pub(super) fn append(appender: &mut CachedStatement<'_>, event: &Event, expires: Option<u64>) -> rusqlite::Result<()> {
+    let Some(r) = Record::of(event, expires) else { return Ok(()) };
     let signed = u64::cast_signed;
-    insert.execute(params![
+    appender.execute(params![
         signed(r.revision),
         signed(r.create_revision),
         signed(r.previous),

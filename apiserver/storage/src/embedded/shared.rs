@@ -2,17 +2,23 @@
 
 use std::sync::{
     Arc, Mutex, OnceLock,
-    atomic::{AtomicBool, AtomicU64},
+    atomic::{AtomicBool, AtomicU32},
 };
 
+use bytes::Bytes;
 use tokio::sync::{Semaphore, oneshot};
 
-use super::{committer::Op, log, queue::Queue, readers::Readers};
+use super::{
+    committer::{Op, Packing},
+    log,
+    queue::Queue,
+    readers::Readers,
+};
 use crate::{
     Range, RangeResult, StoreError, Txn, TxnOutcome,
-    present::{Old, Past, Present, State, read},
+    present::{Old, Past, Present, State, lock, read},
     store::check,
-    tree::Small,
+    tree::Packed,
 };
 
 /// Bytes of writes that may wait, in units of [`UNIT`]. Further callers wait in their own futures.
@@ -30,8 +36,8 @@ pub(super) struct Shared {
     pub(super) readers: Option<Arc<Readers>>,
     /// Held while a checkpoint runs: SQLite allows one at a time.
     pub(super) checkpoint: Mutex<()>,
-    /// Pages in the write-ahead log when it was last looked at, and an estimate of those written since.
-    pub(super) wal_pages: AtomicU64,
+    /// Pages in the write-ahead log after the last commit; 0 when the next one starts it over.
+    pub(super) wal_pages: AtomicU32,
     /// Whether something was committed since the last checkpoint began.
     pub(super) dirty: AtomicBool,
 }
@@ -51,7 +57,7 @@ impl Shared {
             poison: OnceLock::new(),
             readers,
             checkpoint: Mutex::new(()),
-            wal_pages: AtomicU64::new(0),
+            wal_pages: AtomicU32::new(0),
             dirty: AtomicBool::new(false),
         }
     }
@@ -71,10 +77,20 @@ impl Shared {
         let units = (txn.key.len() + txn.value.as_ref().map_or(0, |v| v.len())) / UNIT + 1;
         let units = u32::try_from(units).expect("the sizes were checked");
         let budget = self.budget.clone().acquire_many_owned(units).await.map_err(|_| StoreError::Closed)?;
-        // Here and not in the thread that writes, for which all wait.
-        let small = txn.value.as_deref().map(Small::of);
+        // The caller's may be a small part of a large buffer.
+        let value = txn.value.as_deref().map(Bytes::copy_from_slice);
+        let (key, packing) = (txn.key.clone(), Arc::<Packing>::default());
         let (reply, answer) = oneshot::channel();
-        self.queue.push(Op::Write { txn, small, reply, _budget: budget }).map_err(|_| self.gone())?;
+        {
+            // Held from here on: who wants it waits.
+            let mut packed = lock(&packing);
+            let txn = Txn { value: value.clone(), ..txn };
+            let write = Op::Write { txn, packing: packing.clone(), reply, _budget: budget };
+            self.queue.push(write).map_err(|_| self.gone())?;
+            // Here, while the disk works, and not in the thread for which all wait.
+            let likely = self.present.revision() + 1;
+            *packed = value.map(|value| Packed::made(&key, &value, likely, likely));
+        }
         answer.await.unwrap_or_else(|_| Err(self.gone()))
     }
 

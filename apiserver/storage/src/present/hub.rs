@@ -85,11 +85,6 @@ impl Event {
         before.into_iter().chain(after).map(tags).collect()
     }
 
-    /// Bytes of the value that it writes.
-    pub(crate) fn written(&self) -> usize {
-        if let Self::Put { kv, .. } = self { kv.value.len() } else { 0 }
-    }
-
     /// Bytes of the values it keeps alive.
     pub(crate) fn bytes(&self) -> usize {
         match self {

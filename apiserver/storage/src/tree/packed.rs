@@ -35,9 +35,6 @@ impl fmt::Debug for Packed {
     }
 }
 
-/// A value in the form in which it is kept, with its tags; made ahead of the rest, by whoever has time.
-pub(crate) struct Small(Box<[u8]>);
-
 /// What stands behind the key of a [`Packed`].
 struct Parts<'a> {
     mod_revision: u64,
@@ -48,42 +45,18 @@ struct Parts<'a> {
 }
 
 thread_local! {
-    /// Room for a value and for an entry, kept for the next one.
+    /// Room for a compressed value and for an entry, kept for the next one.
     static ROOM: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
-/// Gives `with` the form in which a value is kept, its tags in front, and room for an entry.
-fn with_small<T>(value: &[u8], with: impl FnOnce(&[u8], &mut Vec<u8>) -> T) -> T {
-    ROOM.with_borrow_mut(|(small, entry)| {
-        small.clear();
-        entry.clear();
-        Tags::write(value, small);
-        let tags = small.len();
-        let length = if value.len() < COMPRESSED_MIN { None } else { compress(value, small) };
-        small.truncate(tags + length.unwrap_or(0));
-        if length.is_none() {
-            small.extend_from_slice(value);
-        }
-        let result = with(small, entry);
-        for large in [small, entry].into_iter().filter(|kept| kept.capacity() > KEPT_MAX) {
-            *large = Vec::new();
-        }
-        result
-    })
-}
-
-/// Appends the compressed value; its length, if that is less.
-fn compress(value: &[u8], out: &mut Vec<u8>) -> Option<usize> {
-    let before = out.len();
-    out.resize(before + get_maximum_output_size(value.len()), 0);
-    let length = compress_into_with_dict(value, out.get_mut(before..)?, DICTIONARY).ok()?;
-    (length < value.len()).then_some(length)
-}
-
-impl Small {
-    pub(crate) fn of(value: &[u8]) -> Self {
-        Self(with_small(value, |small, _| small.into()))
+/// The compressed value, if it is shorter. `room` is not cleared: to fill it with zeros takes as long as the rest.
+fn compress<'a>(value: &[u8], room: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+    let most = get_maximum_output_size(value.len());
+    if room.len() < most {
+        room.resize(most, 0);
     }
+    let length = compress_into_with_dict(value, room, DICTIONARY).ok()?;
+    room.get(..length).filter(|small| small.len() < value.len())
 }
 
 impl Packed {
@@ -91,26 +64,44 @@ impl Packed {
         Self::made(&kv.key, &kv.value, kv.create_revision, kv.mod_revision)
     }
 
-    /// `small` is of the value.
-    pub(crate) fn with(kv: &KeyValue, Small(small): &Small) -> Self {
-        let mut entry = Vec::with_capacity(kv.key.len() + small.len() + 24);
-        Self::write(&mut entry, &kv.key, (kv.create_revision, kv.mod_revision), kv.value.len(), small)
-    }
-
     /// From its parts.
     pub(crate) fn made(key: &str, value: &[u8], create_revision: u64, mod_revision: u64) -> Self {
-        let revisions = (create_revision, mod_revision);
-        with_small(value, |small, entry| Self::write(entry, key, revisions, value.len(), small))
+        ROOM.with_borrow_mut(|(room, entry)| {
+            entry.clear();
+            put(entry, key.len() as u64);
+            entry.extend_from_slice(key.as_bytes());
+            put_revisions(entry, create_revision, mod_revision);
+            put(entry, value.len() as u64);
+            Tags::write(value, entry);
+            let small = if value.len() < COMPRESSED_MIN { None } else { compress(value, room) };
+            entry.extend_from_slice(small.unwrap_or(value));
+            let packed = Self((&**entry).into());
+            for large in [room, entry].into_iter().filter(|kept| kept.capacity() > KEPT_MAX) {
+                *large = Vec::new();
+            }
+            packed
+        })
     }
 
-    fn write(out: &mut Vec<u8>, key: &str, (created, changed): (u64, u64), bytes: usize, small: &[u8]) -> Self {
-        put(out, key.len() as u64);
-        out.extend_from_slice(key.as_bytes());
-        put(out, changed);
-        put(out, changed.wrapping_sub(created));
-        put(out, bytes as u64);
-        out.extend_from_slice(small);
-        Self((&**out).into())
+    /// The same with other revisions: in place, if they have as many digits and nobody shares it.
+    pub(crate) fn at(mut self, create_revision: u64, mod_revision: u64) -> Self {
+        let mut revisions = Vec::with_capacity(20);
+        put_revisions(&mut revisions, create_revision, mod_revision);
+        let mut rest = &*self.0;
+        let key = take(&mut rest) as usize;
+        let rest = rest.get(key..).unwrap_or_default();
+        let mut behind = rest;
+        take(&mut behind);
+        take(&mut behind);
+        let (start, end) = (self.0.len() - rest.len(), self.0.len() - behind.len());
+        if revisions.len() == end - start
+            && let Some(place) = Arc::get_mut(&mut self.0).and_then(|entry| entry.get_mut(start..end))
+        {
+            place.copy_from_slice(&revisions);
+            return self;
+        }
+        let part = |range| self.0.get(range).unwrap_or_default();
+        Self([part(0..start), &revisions, part(end..self.0.len())].concat().into())
     }
 
     /// The object. Costs about a nanosecond a byte.
@@ -161,6 +152,11 @@ impl Packed {
     }
 }
 
+fn put_revisions(out: &mut Vec<u8>, created: u64, changed: u64) {
+    put(out, changed);
+    put(out, changed.wrapping_sub(created));
+}
+
 fn put(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
@@ -198,6 +194,7 @@ mod tests {
                     .prop_map(|at| at.into_iter().flat_map(|at| DICTIONARY[at..at + 200].to_vec()).collect()),
             ],
             (created, changed) in (any::<u64>(), any::<u64>()),
+            before in prop_oneof![any::<(u64, u64)>(), (0..200_u64, 0..200_u64)],
         ) {
             let kv = KeyValue {
                 key: key.as_str().into(),
@@ -208,7 +205,12 @@ mod tests {
             let packed = Packed::of(&kv);
             prop_assert_eq!((packed.key(), packed.mod_revision()), (key.as_str(), changed));
             prop_assert_eq!(packed.bytes(), kv.value.len() as u64);
-            prop_assert_eq!(packed.unpack(), kv);
+            prop_assert_eq!(packed.unpack(), kv.clone());
+            let early = Packed::made(&key, &kv.value, before.0, before.1);
+            let shared = early.clone();
+            prop_assert_eq!(early.at(created, changed).unpack(), kv.clone());
+            prop_assert_eq!((shared.unpack().create_revision, shared.mod_revision()), before);
+            prop_assert_eq!(shared.at(created, changed).unpack(), kv);
         }
     }
 

@@ -7,7 +7,7 @@ fn write(key: &str, value: &str) -> (Op, oneshot::Receiver<Result<TxnOutcome, St
     let txn = Txn { key: key.into(), condition: Condition::Absent, guard: None, value, ttl: None };
     let (reply, answer) = oneshot::channel();
     let budget = Arc::new(tokio::sync::Semaphore::new(1)).try_acquire_owned().unwrap();
-    (Op::Write { txn, small: None, reply, _budget: budget }, answer)
+    (Op::Write { txn, packing: Arc::default(), reply, _budget: budget }, answer)
 }
 
 #[test]
@@ -16,7 +16,7 @@ fn a_full_disk_is_tried_once_a_second_and_told_of_once() {
     let opened = disk::open(&dir.path().join("store.db")).unwrap();
     opened.writer.pragma_update(None, "max_page_count", 20).unwrap();
     let shared = Arc::new(Shared::new(opened.state, None));
-    let mut committer = Committer::new(shared.clone(), Some((opened.writer, opened.trimmed)), Vec::new());
+    let (mut committer, _publisher) = Committer::new(shared.clone(), Some((opened.writer, opened.trimmed)), Vec::new());
     let start = Instant::now();
     // Large values first, then small ones into what room is left.
     for size in [10_000, 1] {
@@ -30,7 +30,7 @@ fn a_full_disk_is_tried_once_a_second_and_told_of_once() {
     // A key that is due, and history that can go.
     let due = shared.present.state().tree.get("/1/0").unwrap().mod_revision();
     committer.expiries.insert((0, due, "/1/0".into()));
-    shared.present.forget(due);
+    committer.commit(vec![Op::Compact { revision: due, reply: None }], start);
     let (mut now, mut attempts) = (start + FULL_PAUSE, 0);
     while now < start + 11 * FULL_PAUSE {
         committer.commit(Vec::new(), now);
