@@ -74,8 +74,8 @@ pub(super) struct Committer {
 /// A commit in the making.
 struct Batch<'a> {
     before: &'a State,
-    /// What it makes of keys; `None`: they are gone.
-    changed: HashMap<Key, Option<KeyValue>>,
+    /// Which of the changes was the last of a key.
+    changed: HashMap<Key, usize>,
     revision: u64,
     compacted: u64,
     changes: Vec<Change>,
@@ -358,17 +358,21 @@ impl<'a> Batch<'a> {
 
     /// A key after what was taken so far.
     fn get(&self, key: &str) -> Option<KeyValue> {
-        match self.changed.get(key) {
-            Some(changed) => changed.clone(),
+        match self.change(key) {
+            Some(change) => change.event.after().cloned(),
             None => self.before.tree.get(key).map(Packed::unpack),
         }
     }
 
     fn mod_revision(&self, key: &str) -> Option<u64> {
-        match self.changed.get(key) {
-            Some(changed) => changed.as_ref().map(|kv| kv.mod_revision),
+        match self.change(key) {
+            Some(change) => change.event.after().map(|kv| kv.mod_revision),
             None => self.before.tree.get(key).map(Packed::mod_revision),
         }
+    }
+
+    fn change(&self, key: &str) -> Option<&Change> {
+        self.changes.get(*self.changed.get(key)?)
     }
 
     fn apply(&mut self, txn: Txn, packing: Option<Arc<Packing>>) -> TxnOutcome {
@@ -377,7 +381,8 @@ impl<'a> Batch<'a> {
         {
             return TxnOutcome::Unguarded;
         }
-        let prev = self.get(&txn.key);
+        let key = txn.key.clone();
+        let prev = self.get(&key);
         let holds = match (txn.condition, &prev) {
             (Condition::Absent, None) => true,
             (Condition::ModRevision(expected), Some(prev)) => prev.mod_revision == expected,
@@ -394,19 +399,16 @@ impl<'a> Batch<'a> {
                     create_revision: prev.as_ref().map_or(revision, |p| p.create_revision),
                     mod_revision: revision,
                 };
-                self.changed.insert(kv.key.clone(), Some(kv.clone()));
                 Event::Put { kv, prev }
             }
-            (true, None, Some(prev)) => {
-                self.changed.insert(prev.key.clone(), None);
-                Event::Delete { prev, revision }
-            }
+            (true, None, Some(prev)) => Event::Delete { prev, revision },
             (true, None, None) => return TxnOutcome::Conflict(None),
         };
         self.revision = revision;
         let ttl = txn.ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
         // SQLite's integers are signed.
         let expires = ttl.map(|ttl| unix_ms().saturating_add(ttl).min(i64::MAX as u64));
+        self.changed.insert(key, self.changes.len());
         self.changes.push(Change { event, expires, packing });
         TxnOutcome::Done { revision }
     }

@@ -47,8 +47,6 @@ pub(super) struct Record {
     /// The key's change before; 0 if it did not exist.
     pub(super) previous: u64,
     pub(super) deleted: bool,
-    /// Milliseconds since 1970 at which the key goes by itself.
-    pub(super) expires: Option<u64>,
     pub(super) key: Key,
     pub(super) value: Bytes,
 }
@@ -101,65 +99,56 @@ impl<'a> Raw<'a> {
         })
     }
 
+    /// Of a change that is to be written.
+    fn of(event: &'a Event, expires: Option<u64>) -> Option<Self> {
+        let (kv, previous, deleted) = match event {
+            Event::Put { kv, prev } => (kv, prev.as_ref().map_or(0, |p| p.mod_revision), false),
+            Event::Delete { prev, .. } => (prev, prev.mod_revision, true),
+            Event::Progress(_) => return None,
+        };
+        let mut raw = Self {
+            revision: event.revision(),
+            create_revision: kv.create_revision,
+            previous,
+            deleted,
+            expires: expires.filter(|_| !deleted),
+            checksum: 0,
+            key: kv.key.as_bytes(),
+            value: if deleted { &[] } else { &kv.value },
+        };
+        raw.checksum = raw.sum();
+        Some(raw)
+    }
+
     pub(super) fn key(&self) -> Result<&'a str, LogError> {
         std::str::from_utf8(self.key).map_err(|e| LogError::Damaged(e.to_string()))
     }
 
     pub(super) fn check(&self) -> Result<(), LogError> {
-        let Self { revision, create_revision, previous, deleted, expires, key, value, .. } = *self;
-        let sum = checksum([revision, create_revision, previous, u64::from(deleted)], expires, key, value);
-        match u64::from(sum) == self.checksum {
+        match self.sum() == self.checksum {
             true => Ok(()),
-            false => Err(LogError::Damaged(format!("the checksum of revision {revision} does not match"))),
+            false => Err(LogError::Damaged(format!("the checksum of revision {} does not match", self.revision))),
         }
     }
-}
 
-/// SQLite's pages carry no checksums: a bit that flips in a value would go unnoticed.
-fn checksum(numbers: [u64; 4], expires: Option<u64>, key: &[u8], value: &[u8]) -> u32 {
-    let mut sum = crc32fast::Hasher::new();
-    numbers.iter().chain(&expires).for_each(|n| sum.update(&n.to_le_bytes()));
-    sum.update(key);
-    sum.update(value);
-    sum.finalize()
+    /// SQLite's pages carry no checksums: a bit that flips in a value would go unnoticed.
+    fn sum(&self) -> u64 {
+        let numbers = [self.revision, self.create_revision, self.previous, u64::from(self.deleted)];
+        let mut sum = crc32fast::Hasher::new();
+        numbers.iter().chain(&self.expires).for_each(|n| sum.update(&n.to_le_bytes()));
+        sum.update(self.key);
+        sum.update(self.value);
+        sum.finalize().into()
+    }
 }
 
 impl Record {
     pub(super) fn read(row: &Row<'_>) -> Result<Self, LogError> {
         let raw = Raw::read(row)?;
         raw.check()?;
-        let Raw { revision, create_revision, previous, deleted, expires, value, .. } = raw;
+        let Raw { revision, create_revision, previous, deleted, value, .. } = raw;
         let (key, value) = (raw.key()?.into(), Bytes::copy_from_slice(value));
-        Ok(Self { revision, create_revision, previous, deleted, expires, key, value })
-    }
-
-    fn of(event: &Event, expires: Option<u64>) -> Option<Self> {
-        match event {
-            Event::Put { kv, prev } => Some(Self {
-                revision: kv.mod_revision,
-                create_revision: kv.create_revision,
-                previous: prev.as_ref().map_or(0, |p| p.mod_revision),
-                deleted: false,
-                expires,
-                key: kv.key.clone(),
-                value: kv.value.clone(),
-            }),
-            Event::Delete { prev, revision } => Some(Self {
-                revision: *revision,
-                create_revision: prev.create_revision,
-                previous: prev.mod_revision,
-                deleted: true,
-                expires: None,
-                key: prev.key.clone(),
-                value: Bytes::new(),
-            }),
-            Event::Progress(_) => None,
-        }
-    }
-
-    fn checksum(&self) -> u32 {
-        let numbers = [self.revision, self.create_revision, self.previous, u64::from(self.deleted)];
-        checksum(numbers, self.expires, self.key.as_bytes(), &self.value)
+        Ok(Self { revision, create_revision, previous, deleted, key, value })
     }
 
     pub(super) fn into_entry(self) -> KeyValue {
@@ -178,17 +167,21 @@ pub(super) fn appender<'a>(tx: &'a Transaction<'_>) -> rusqlite::Result<CachedSt
 
 /// Appends a change.
 pub(super) fn append(appender: &mut CachedStatement<'_>, event: &Event, expires: Option<u64>) -> rusqlite::Result<()> {
-    let Some(r) = Record::of(event, expires) else { return Ok(()) };
+    let Some(Raw { revision, create_revision, previous, deleted, expires, checksum, value, .. }) =
+        Raw::of(event, expires)
+    else {
+        return Ok(());
+    };
     let signed = u64::cast_signed;
     appender.execute(params![
-        signed(r.revision),
-        signed(r.create_revision),
-        signed(r.previous),
-        r.deleted,
-        r.expires.map(signed),
-        r.checksum(),
-        &*r.key,
-        &r.value[..],
+        signed(revision),
+        signed(create_revision),
+        signed(previous),
+        deleted,
+        expires.map(signed),
+        signed(checksum),
+        event.key(),
+        value,
     ])?;
     Ok(())
 }

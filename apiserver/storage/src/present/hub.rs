@@ -62,12 +62,17 @@ pub(super) enum CatchUp {
 }
 
 impl Event {
-    fn key(&self) -> &str {
+    pub(crate) fn key(&self) -> &str {
         match self {
             Self::Put { kv, .. } => &kv.key,
             Self::Delete { prev, .. } => &prev.key,
             Self::Progress(_) => "",
         }
+    }
+
+    /// The key's state after it.
+    pub(crate) fn after(&self) -> Option<&KeyValue> {
+        if let Self::Put { kv, .. } = self { Some(kv) } else { None }
     }
 
     /// Tags of the states before and after it.
