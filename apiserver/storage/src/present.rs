@@ -89,15 +89,17 @@ impl Present {
         let _ = self.reached.subscribe().wait_for(|reached| *reached >= revision).await;
     }
 
-    /// Makes a later state the present one and hands the changes that lead to it, in order, to the watchers.
-    pub(crate) fn publish(&self, next: State, events: Vec<Event>) {
+    /// Makes a later state the present one and hands the changes that lead to it, in order, to the watchers. Returns
+    /// what is out of use: to free it takes longer than the rest.
+    pub(crate) fn publish(&self, next: State, events: Vec<Event>) -> (Arc<State>, Vec<Event>) {
         let mut hub = lock(&self.hub);
         let revision = next.revision;
         let compacted = next.compacted.max(self.state.load().compacted); // it may have been raised meanwhile
-        self.state.store(Arc::new(State { compacted, ..next }));
-        hub.publish(events, revision);
+        let before = self.state.swap(Arc::new(State { compacted, ..next }));
+        let forgotten = hub.publish(events, revision);
         self.delivered.store(revision, Ordering::Release);
         self.reached.send_replace(revision);
+        (before, forgotten)
     }
 
     /// Raises the revision below which everything is refused.

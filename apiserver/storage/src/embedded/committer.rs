@@ -324,9 +324,7 @@ impl Publisher {
 
 impl Done {
     fn publish(self, shared: &Shared) {
-        if let Some(next) = self.next {
-            shared.present.publish(next, self.events);
-        }
+        let _out_of_use = self.next.map(|next| shared.present.publish(next, self.events));
         self.answers.into_iter().for_each(Answer::send);
     }
 }

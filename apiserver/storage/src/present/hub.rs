@@ -134,8 +134,9 @@ impl Hub {
         self.floor
     }
 
-    /// Takes changes, in order, and hands them to the watchers. With them everything up to `revision` is told.
-    pub(super) fn publish(&mut self, events: Vec<Event>, revision: u64) {
+    /// Takes changes, in order, and hands them to the watchers. With them everything up to `revision` is told. Returns
+    /// the changes for which there is no more room.
+    pub(super) fn publish(&mut self, events: Vec<Event>, revision: u64) -> Vec<Event> {
         for event in events {
             debug_assert!(self.revision <= event.revision() && event.revision() <= revision);
             self.revision = event.revision();
@@ -144,20 +145,18 @@ impl Hub {
             self.ring.push_back(event);
         }
         self.revision = revision;
-        while self.ring.len() > RING_EVENTS_MAX || self.ring_bytes > RING_BYTES_MAX {
+        let mut forgotten = Vec::new();
+        // Changes of one revision stay together.
+        while self.ring.len() > RING_EVENTS_MAX
+            || self.ring_bytes > RING_BYTES_MAX
+            || self.ring.front().is_some_and(|e| e.revision() == self.floor)
+        {
             let Some(oldest) = self.ring.pop_front() else { break };
-            self.forget(&oldest);
-            // Changes of one revision stay together.
-            while self.ring.front().is_some_and(|e| e.revision() == oldest.revision()) {
-                let Some(same) = self.ring.pop_front() else { break };
-                self.forget(&same);
-            }
+            self.ring_bytes -= oldest.bytes();
+            self.floor = oldest.revision();
+            forgotten.push(oldest);
         }
-    }
-
-    fn forget(&mut self, event: &Event) {
-        self.ring_bytes -= event.bytes();
-        self.floor = event.revision();
+        forgotten
     }
 
     /// Wakes the watchers whose turn it is: of an idle store it is a sign of life.
