@@ -181,7 +181,7 @@ impl Committer {
 
     fn commit(&mut self, ops: Vec<Op>, now: Instant) {
         let pauses = self.full_until.is_some_and(|until| now < until);
-        let mut batch = Batch::new(&self.state);
+        let mut batch = Batch::new(&self.state, ops.len());
         let spent = if pauses { Vec::new() } else { self.expire(&mut batch) };
         ops.into_iter().for_each(|op| batch.take(op));
         let Batch { revision, compacted, changes, answers, .. } = batch;
@@ -330,9 +330,11 @@ impl Done {
 }
 
 impl<'a> Batch<'a> {
-    fn new(before: &'a State) -> Self {
+    fn new(before: &'a State, ops: usize) -> Self {
         let State { revision, compacted, .. } = *before;
-        Self { before, changed: HashMap::new(), revision, compacted, changes: Vec::new(), answers: Vec::new() }
+        let (changed, changes, answers) =
+            (HashMap::with_capacity(ops), Vec::with_capacity(ops), Vec::with_capacity(ops));
+        Self { before, changed, revision, compacted, changes, answers }
     }
 
     fn take(&mut self, op: Op) {

@@ -87,7 +87,9 @@ impl Shared {
             let txn = Txn { value: value.clone(), ..txn };
             let write = Op::Write { txn, packing: packing.clone(), reply, _budget: budget };
             self.queue.push(write).map_err(|_| self.gone())?;
-            // Here, while the disk works, and not in the thread for which all wait.
+            // Here, while the disk works, and not in the thread for which all wait: that one first, if it is to run on
+            // this processor.
+            std::thread::yield_now();
             let likely = self.present.revision() + 1;
             *packed = value.map(|value| Packed::made(&key, &value, likely, likely));
         }
