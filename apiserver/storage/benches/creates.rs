@@ -22,8 +22,8 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 const CLIENTS: [usize; 3] = [1, 8, 64];
-const ROUNDS: usize = 5;
-const ROUND: Duration = Duration::from_secs(3);
+const ROUNDS: usize = 9;
+const ROUND: Duration = Duration::from_secs(2);
 const BATCH_MAX: usize = 512;
 
 fn main() {
