@@ -278,9 +278,8 @@ impl Committer {
         Ok(trimmed)
     }
 
-    /// Under sustained load the background checkpoints never reach the end of the write-ahead log, so it
-    /// never starts over. Beyond its cap, writers wait while the rest is moved: little, since the
-    /// background has moved most.
+    /// Under load the background checkpoints never reach the end of the write-ahead log, so it never starts over. Beyond
+    /// its cap, writers wait while the rest is moved.
     fn hold_back(&mut self) {
         let Some(writer) = &self.writer else { return };
         if self.shared.wal_pages.load(Ordering::Relaxed) < keeper::WAL_PAGES_MAX {

@@ -10,10 +10,11 @@ use rusqlite::{Connection, ErrorCode};
 use super::{committer::Op, disk, shared::Shared};
 use crate::present::lock;
 
-/// Beyond this the write-ahead log is emptied while writers wait. SQLite's own default of a thousand pages: a log that
+/// Beyond this the write-ahead log is emptied while writers wait, a few milliseconds. SQLite's own default of a thousand pages: a log that
 /// starts over is written in place, one that grows makes each sync wait for the file system's journal as well.
 pub(super) const WAL_PAGES_MAX: u32 = 1000;
 const TICK: Duration = Duration::from_secs(1);
+/// Seldom: of two that sync at once each waits for the other, which cost a tenth of the writes at ten a second.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(1);
 /// How often history is compacted, and how much of it is kept at least (upstream's default).
 const COMPACT_EVERY: Duration = Duration::from_secs(300);
