@@ -1,7 +1,7 @@
 //! The embedded engine: the present state in memory, every change in a SQLite log.
 //!
 //! ```text
-//! txn ─ queue ─ committer: conditions → INSERT … COMMIT (fsync) → publish snapshot → watchers → answer
+//! txn ─ queue ─ committer: conditions → INSERT … COMMIT (fsync) ─ publisher: snapshot → watchers → answer
 //! get, range, count ─ the published snapshot (no lock, no disk, no other thread)
 //! range or watch at an old revision ─ ring of recent changes, else a reader thread on the log
 //! ```
@@ -202,10 +202,8 @@ impl Store for Embedded {
         for thread in threads.others {
             let _ = thread.join(); // its panic was already printed
         }
-        if let Some(writer) = writer
-            && self.shared.poison.get().is_none()
-            && let Err(error) = disk::close(writer)
-        {
+        let close = if self.shared.poison.get().is_none() { disk::close } else { disk::abandon };
+        if let Some(Err(error)) = writer.map(close) {
             // Everything acknowledged is in the synced write-ahead log: nothing is lost.
             tracing::warn!(%error, "the store could not be checkpointed at close; the next start will do it");
         }

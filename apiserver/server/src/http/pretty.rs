@@ -19,7 +19,7 @@ pub(crate) fn indented(response: Response<Body>) -> Response<Body> {
     response.map(|body| body.map_whole(|bytes| if bytes.len() > LARGEST { bytes } else { indent(&bytes) }))
 }
 
-/// The same with two spaces for each level, as Go writes it; what is no JSON stays as it is.
+/// The same values with two spaces for each level, as Go writes it; what serde does not read stays as it is.
 fn indent(json: &Bytes) -> Bytes {
     let mut out = Vec::with_capacity(json.len() * 2);
     let mut from = serde_json::Deserializer::from_slice(json);

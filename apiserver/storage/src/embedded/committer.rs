@@ -1,12 +1,12 @@
 //! The thread that writes: takes what waits, decides each condition against the state that includes the
-//! writes before it, commits once, publishes, answers. After a large commit another thread does the last two, while
-//! the next one is on its way.
+//! writes before it, commits once, publishes, answers. Where many wait for the answer another thread does the last
+//! two, while the next commit is on its way.
 
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicUsize, Ordering},
         mpsc,
     },
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -50,7 +50,7 @@ pub(super) type Expiry = (u64, u64, Key);
 
 type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
-/// The new value as it will be kept, with revisions that need not be right; the caller holds it until it is there.
+/// The new value as it will be kept, with revisions that need not be right, if the caller was in time.
 pub(super) type Packing = Mutex<Option<Packed>>;
 
 /// What callers ask of the thread.
@@ -65,6 +65,8 @@ pub(super) struct Committer {
     state: State,
     unpublished: Unpublished,
     writer: Option<Connection>,
+    /// Pages in the write-ahead log after the last commit, or fewer if it was begun anew since.
+    wal_pages: Arc<AtomicU32>,
     trimmed: u64,
     expiries: BTreeSet<Expiry>,
     /// The disk was full: no sooner than this, expired keys are deleted and history is trimmed.
@@ -104,7 +106,7 @@ struct Unpublished {
     to: mpsc::SyncSender<Done>,
 }
 
-/// The thread that publishes large commits.
+/// The thread that publishes commits with many answers.
 pub(super) struct Publisher {
     shared: Arc<Shared>,
     waiting: Arc<AtomicUsize>,
@@ -124,10 +126,11 @@ impl Committer {
         expiries: Vec<Expiry>,
     ) -> (Self, Publisher) {
         let (mut writer, trimmed) = writer.unzip();
+        let wal_pages = Arc::<AtomicU32>::default();
         if let Some(writer) = &mut writer {
-            let hooked = shared.clone();
-            let hook = move |_: &mut Wal, pages| {
-                hooked.wal_pages.store(u32::try_from(pages).unwrap_or(0), Ordering::Relaxed);
+            let pages = wal_pages.clone();
+            let hook = move |_: &mut Wal, now| {
+                pages.store(u32::try_from(now).unwrap_or(0), Ordering::Relaxed);
                 Ok(())
             };
             if let Err(error) = writer.wal_hook(Some(hook)) {
@@ -139,7 +142,7 @@ impl Committer {
         let waiting = Arc::<AtomicUsize>::default();
         let publisher = Publisher { shared: shared.clone(), waiting: waiting.clone(), from };
         let (state, unpublished) = (State::clone(&shared.present.state()), Unpublished { waiting, to });
-        (Self { shared, state, unpublished, writer, trimmed, expiries, full_until: None }, publisher)
+        (Self { shared, state, unpublished, writer, wal_pages, trimmed, expiries, full_until: None }, publisher)
     }
 
     /// Works until the queue is closed and empty, and gives the connection back.
@@ -280,16 +283,16 @@ impl Committer {
 
     /// Under load the background checkpoints never reach the end of the write-ahead log, so it never starts over. Beyond
     /// its cap, writers wait while the rest is moved.
-    fn hold_back(&mut self) {
+    fn hold_back(&self) {
         let Some(writer) = &self.writer else { return };
-        if self.shared.wal_pages.load(Ordering::Relaxed) < keeper::WAL_PAGES_MAX {
+        if self.wal_pages.load(Ordering::Relaxed) < keeper::WAL_PAGES_MAX || self.shared.poison.get().is_some() {
             return;
         }
         let _one = lock(&self.shared.checkpoint);
         match disk::checkpoint(writer) {
-            // The next write starts the log over.
-            Ok((pages, moved)) if pages == moved => self.shared.wal_pages.store(0, Ordering::Relaxed),
-            // A reader of history is in the way, for one step; the next commit tries again.
+            // The next write starts the log over, unless a reader of history is in the way, for one step; then the
+            // next commit tries again.
+            Ok(all) if all => self.wal_pages.store(0, Ordering::Relaxed),
             Ok(_) => {}
             Err(error) if disk::is_full(&error) => {}
             Err(error) => self.shared.poison(format!("a checkpoint failed: {error}")),
@@ -404,7 +407,8 @@ impl<'a> Batch<'a> {
             (true, None, None) => return TxnOutcome::Conflict(None),
         };
         self.revision = revision;
-        let ttl = txn.ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
+        let ttl = txn.ttl.filter(|_| event.after().is_some());
+        let ttl = ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
         // SQLite's integers are signed.
         let expires = ttl.map(|ttl| unix_ms().saturating_add(ttl).min(i64::MAX as u64));
         self.changed.insert(key, self.changes.len());

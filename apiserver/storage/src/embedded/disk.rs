@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rusqlite::{Connection, ErrorCode, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, TransactionBehavior, config::DbConfig};
 
 use super::{committer::Expiry, load, log};
 use crate::present::State;
@@ -179,12 +179,19 @@ pub(super) fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull)
 }
 
-/// A passive checkpoint: pages in the log, and how many of them are in the file now.
-pub(super) fn checkpoint(connection: &Connection) -> rusqlite::Result<(u64, u64)> {
+/// A passive checkpoint: whether the whole log is in the file now.
+pub(super) fn checkpoint(connection: &Connection) -> rusqlite::Result<bool> {
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
-        let pages = |at: usize| row.get::<_, i64>(at).map(|n| u64::try_from(n).unwrap_or(0));
-        Ok((pages(1)?, pages(2)?))
+        let (is_busy, pages, moved): (bool, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        Ok(!is_busy && pages == moved)
     })
+}
+
+/// Closes after a failure: the file stays as it is, and the log beside it. A sync that failed may have lost pages that
+/// were moved before; the next start takes them from the log once more.
+pub(super) fn abandon(writer: Connection) -> rusqlite::Result<()> {
+    writer.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    writer.close().map_err(|(_, error)| error)
 }
 
 /// Makes directory and file if they are not there, and takes the lock that keeps a second process out.

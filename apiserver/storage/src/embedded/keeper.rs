@@ -57,7 +57,7 @@ pub(super) fn tick(shared: &Shared, stop: &Stop) {
 /// Body of the thread that moves the write-ahead log into the file. Passive: it never makes a writer wait.
 pub(super) fn checkpoints(shared: &Shared, connection: &Connection, stop: &Stop) {
     while stop.wait(CHECKPOINT_EVERY) {
-        if !shared.dirty.swap(false, Ordering::Relaxed) {
+        if shared.poison.get().is_some() || !shared.dirty.swap(false, Ordering::Relaxed) {
             continue;
         }
         let _one = lock(&shared.checkpoint);

@@ -111,7 +111,7 @@ impl<'a> Raw<'a> {
             create_revision: kv.create_revision,
             previous,
             deleted,
-            expires: expires.filter(|_| !deleted),
+            expires,
             checksum: 0,
             key: kv.key.as_bytes(),
             value: if deleted { &[] } else { &kv.value },

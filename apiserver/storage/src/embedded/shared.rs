@@ -1,9 +1,6 @@
 //! What the threads and handles of one engine share.
 
-use std::sync::{
-    Arc, Mutex, OnceLock,
-    atomic::{AtomicBool, AtomicU32},
-};
+use std::sync::{Arc, Mutex, OnceLock, atomic::AtomicBool};
 
 use bytes::Bytes;
 use tokio::sync::{Semaphore, oneshot};
@@ -26,7 +23,7 @@ const BUDGET_UNITS: usize = 65_536;
 const UNIT: usize = 1024;
 
 pub(super) struct Shared {
-    /// Changed only by the committer.
+    /// Changed only by the committer and its publisher, in the order of the commits.
     pub(super) present: Arc<Present>,
     pub(super) queue: Queue<Op>,
     budget: Arc<Semaphore>,
@@ -36,8 +33,6 @@ pub(super) struct Shared {
     pub(super) readers: Option<Arc<Readers>>,
     /// Held while a checkpoint runs: SQLite allows one at a time.
     pub(super) checkpoint: Mutex<()>,
-    /// Pages in the write-ahead log after the last commit; 0 when the next one starts it over.
-    pub(super) wal_pages: AtomicU32,
     /// Whether something was committed since the last checkpoint began.
     pub(super) dirty: AtomicBool,
 }
@@ -57,7 +52,6 @@ impl Shared {
             poison: OnceLock::new(),
             readers,
             checkpoint: Mutex::new(()),
-            wal_pages: AtomicU32::new(0),
             dirty: AtomicBool::new(false),
         }
     }
@@ -67,9 +61,14 @@ impl Shared {
         let _ = self.poison.set(reason.into());
     }
 
-    /// The reason why no answer came.
+    /// The reason why nothing is taken any more.
     fn gone(&self) -> StoreError {
         self.poison.get().map_or(StoreError::Closed, |reason| StoreError::Poisoned(reason.clone()))
+    }
+
+    /// What was taken is answered, but for a thread that panicked: perhaps after the commit.
+    fn unanswered() -> StoreError {
+        StoreError::Uncertain("the store broke down meanwhile".into())
     }
 
     pub(super) async fn txn(&self, txn: Txn) -> Result<TxnOutcome, StoreError> {
@@ -81,26 +80,27 @@ impl Shared {
         let value = txn.value.as_deref().map(Bytes::copy_from_slice);
         let (key, packing) = (txn.key.clone(), Arc::<Packing>::default());
         let (reply, answer) = oneshot::channel();
+        let txn = Txn { value: value.clone(), ..txn };
+        let write = Op::Write { txn, packing: packing.clone(), reply, _budget: budget };
+        self.queue.push(write).map_err(|_| self.gone())?;
+        // Packed here, while the disk works, and not by the thread for which all wait; after others have put in what
+        // they have.
+        tokio::task::yield_now().await;
+        if let Some(value) = value
+            && Arc::strong_count(&packing) > 1
         {
-            // Held from here on: who wants it waits.
-            let mut packed = lock(&packing);
-            let txn = Txn { value: value.clone(), ..txn };
-            let write = Op::Write { txn, packing: packing.clone(), reply, _budget: budget };
-            self.queue.push(write).map_err(|_| self.gone())?;
-            // Here, while the disk works, and not in the thread for which all wait: that one first, if it is to run on
-            // this processor.
-            std::thread::yield_now();
             let likely = self.present.revision() + 1;
-            *packed = value.map(|value| Packed::made(&key, &value, likely, likely));
+            let packed = Packed::made(&key, &value, likely, likely);
+            *lock(&packing) = Some(packed);
         }
-        answer.await.unwrap_or_else(|_| Err(self.gone()))
+        answer.await.unwrap_or_else(|_| Err(Self::unanswered()))
     }
 
     pub(super) async fn compact(&self, revision: u64) -> Result<(), StoreError> {
         let budget = self.budget.clone().acquire_owned().await.map_err(|_| StoreError::Closed)?;
         let (reply, answer) = oneshot::channel();
         self.queue.push(Op::Compact { revision, reply: Some((reply, budget)) }).map_err(|_| self.gone())?;
-        answer.await.unwrap_or_else(|_| Err(self.gone()))
+        answer.await.unwrap_or_else(|_| Err(Self::unanswered()))
     }
 
     pub(super) async fn range_at(&self, range: Range, revision: u64) -> Result<RangeResult, StoreError> {

@@ -260,7 +260,7 @@ impl Hub {
     }
 
     /// Ends all watches.
-    pub(super) fn end(&mut self, error: &StoreError) {
+    fn end(&mut self, error: &StoreError) {
         self.registered = 0;
         for watcher in std::mem::take(&mut self.watchers).into_values().flatten() {
             watcher.buffer.end(error.clone());
