@@ -3,9 +3,9 @@
 //! two, while the next commit is on its way.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::BTreeSet,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU32, AtomicUsize, Ordering},
         mpsc,
     },
@@ -50,13 +50,19 @@ pub(super) type Expiry = (u64, u64, Key);
 
 type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
-/// The new value as it will be kept, with revisions that need not be right, if the caller was in time.
-pub(super) type Packing = Mutex<Option<Packed>>;
-
 /// What callers ask of the thread.
 pub(super) enum Op {
-    Write { txn: Txn, packing: Arc<Packing>, reply: Reply<TxnOutcome>, _budget: OwnedSemaphorePermit },
-    Compact { revision: u64, reply: Option<(Reply<()>, OwnedSemaphorePermit)> },
+    /// `packed` is the new value with revisions that need not be right.
+    Write {
+        txn: Txn,
+        packed: Option<Packed>,
+        reply: Reply<TxnOutcome>,
+        _budget: OwnedSemaphorePermit,
+    },
+    Compact {
+        revision: u64,
+        reply: Option<(Reply<()>, OwnedSemaphorePermit)>,
+    },
 }
 
 pub(super) struct Committer {
@@ -74,21 +80,11 @@ pub(super) struct Committer {
 }
 
 /// A commit in the making.
-struct Batch<'a> {
-    before: &'a State,
-    /// Which of the changes was the last of a key.
-    changed: HashMap<Key, usize>,
-    revision: u64,
-    compacted: u64,
-    changes: Vec<Change>,
+struct Batch {
+    next: State,
+    /// With the times (milliseconds since 1970) at which keys go by themselves.
+    events: Vec<(Event, Option<u64>)>,
     answers: Vec<Answer>,
-}
-
-struct Change {
-    event: Event,
-    /// Milliseconds since 1970 at which the key goes by itself.
-    expires: Option<u64>,
-    packing: Option<Arc<Packing>>,
 }
 
 /// A commit that is durable.
@@ -184,11 +180,11 @@ impl Committer {
 
     fn commit(&mut self, ops: Vec<Op>, now: Instant) {
         let pauses = self.full_until.is_some_and(|until| now < until);
-        let mut batch = Batch::new(&self.state, ops.len());
+        let mut batch = Batch { next: self.state.clone(), events: Vec::new(), answers: Vec::new() };
         let spent = if pauses { Vec::new() } else { self.expire(&mut batch) };
         ops.into_iter().for_each(|op| batch.take(op));
-        let Batch { revision, compacted, changes, answers, .. } = batch;
-        let trimmed = match self.persist(&changes, (revision, compacted), pauses) {
+        let Batch { next, events, answers } = batch;
+        let trimmed = match self.persist(&next, &events, pauses) {
             Ok(trimmed) => trimmed,
             // Rolled back before anything was synced: what the disk holds is known.
             Err(error) if disk::is_full(&error) => {
@@ -209,30 +205,20 @@ impl Committer {
         for expiry in spent {
             self.expiries.remove(&expiry);
         }
-        let changed = revision != self.state.revision || compacted != self.state.compacted;
-        (self.state.revision, self.state.compacted) = (revision, compacted);
-        let mut events = Vec::with_capacity(changes.len());
-        for Change { event, expires, packing } in changes {
-            match &event {
-                Event::Put { kv, .. } => {
-                    let packed = packing.and_then(|packing| lock(&packing).take());
-                    self.state.tree.insert(match packed {
-                        Some(packed) => packed.at(kv.create_revision, kv.mod_revision),
-                        None => Packed::of(kv),
-                    });
-                    self.expiries.extend(expires.map(|at| (at, kv.mod_revision, kv.key.clone())));
-                }
-                Event::Delete { prev, .. } => drop(self.state.tree.remove(&prev.key)),
-                Event::Progress(_) => {}
+        for (event, expires) in &events {
+            if let (Some(kv), Some(at)) = (event.after(), expires) {
+                self.expiries.insert((*at, kv.mod_revision, kv.key.clone()));
             }
-            events.push(event);
         }
-        let next = changed.then(|| self.state.clone());
+        let is_new = next.revision != self.state.revision || next.compacted != self.state.compacted;
+        let events = events.into_iter().map(|(event, _)| event).collect();
+        self.state = next;
+        let next = is_new.then(|| self.state.clone());
         self.unpublished.publish(&self.shared, Done { next, events, answers });
     }
 
     /// Deletes what is due, as far as it was not changed since, and returns the entries that are done with.
-    fn expire(&self, batch: &mut Batch<'_>) -> Vec<Expiry> {
+    fn expire(&self, batch: &mut Batch) -> Vec<Expiry> {
         let now = unix_ms();
         let due = self.expiries.iter().take_while(|(at, ..)| *at <= now).take(BATCH_OPS_MAX);
         let due: Vec<Expiry> = due.cloned().collect();
@@ -245,21 +231,16 @@ impl Committer {
     }
 
     /// Writes changes and a step of the compaction in one transaction; returns how far that has come.
-    fn persist(
-        &mut self,
-        changes: &[Change],
-        (revision, compacted): (u64, u64),
-        pauses: bool,
-    ) -> rusqlite::Result<u64> {
-        let trimming = self.trimmed < compacted && !pauses;
-        let Some(writer) = &mut self.writer else { return Ok(compacted) };
-        if changes.is_empty() && !trimming {
+    fn persist(&mut self, next: &State, events: &[(Event, Option<u64>)], pauses: bool) -> rusqlite::Result<u64> {
+        let trimming = self.trimmed < next.compacted && !pauses;
+        let Some(writer) = &mut self.writer else { return Ok(next.compacted) };
+        if events.is_empty() && !trimming {
             return Ok(self.trimmed);
         }
         let tx = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
         {
             let mut appender = log::appender(&tx)?;
-            for Change { event, expires, .. } in changes {
+            for (event, expires) in events {
                 log::append(&mut appender, event, *expires)?;
             }
         }
@@ -269,7 +250,7 @@ impl Committer {
             let published = self.shared.present.state().compacted;
             trimmed = log::trim(&tx, trimmed, published, TRIM_STEP)?;
             // The revision is written too: the row of the newest change may be a deletion that goes.
-            let meta = Meta { revision, compacted, trimmed };
+            let meta = Meta { revision: next.revision, compacted: next.compacted, trimmed };
             log::set_meta(&tx, &meta)?;
         }
         tx.commit()?;
@@ -331,24 +312,18 @@ impl Done {
     }
 }
 
-impl<'a> Batch<'a> {
-    fn new(before: &'a State, ops: usize) -> Self {
-        let State { revision, compacted, .. } = *before;
-        let (changed, changes, answers) =
-            (HashMap::with_capacity(ops), Vec::with_capacity(ops), Vec::with_capacity(ops));
-        Self { before, changed, revision, compacted, changes, answers }
-    }
-
+impl Batch {
     fn take(&mut self, op: Op) {
         match op {
-            Op::Write { txn, packing, reply, _budget } => {
-                let outcome = self.apply(txn, Some(packing));
+            Op::Write { txn, packed, reply, _budget } => {
+                let outcome = self.apply(txn, packed);
                 self.answers.push(Answer::Write(reply, outcome));
             }
             Op::Compact { revision, reply } => {
-                let mut result = Err(StoreError::Future { requested: revision, current: self.revision });
-                if revision <= self.revision {
-                    self.compacted = self.compacted.max(revision);
+                let current = self.next.revision;
+                let mut result = Err(StoreError::Future { requested: revision, current });
+                if revision <= current {
+                    self.next.compacted = self.next.compacted.max(revision);
                     result = Ok(());
                 }
                 if let Some((reply, _budget)) = reply {
@@ -358,62 +333,50 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// A key after what was taken so far.
-    fn get(&self, key: &str) -> Option<KeyValue> {
-        match self.change(key) {
-            Some(change) => change.event.after().cloned(),
-            None => self.before.tree.get(key).map(Packed::unpack),
-        }
-    }
-
-    fn mod_revision(&self, key: &str) -> Option<u64> {
-        match self.change(key) {
-            Some(change) => change.event.after().map(|kv| kv.mod_revision),
-            None => self.before.tree.get(key).map(Packed::mod_revision),
-        }
-    }
-
-    fn change(&self, key: &str) -> Option<&Change> {
-        self.changes.get(*self.changed.get(key)?)
-    }
-
-    fn apply(&mut self, txn: Txn, packing: Option<Arc<Packing>>) -> TxnOutcome {
+    /// `packed` is of the value, see [`Op::Write`].
+    fn apply(&mut self, txn: Txn, packed: Option<Packed>) -> TxnOutcome {
+        let State { tree, revision, .. } = &mut self.next;
         if let Some((key, at)) = &txn.guard
-            && self.mod_revision(key) != Some(*at)
+            && tree.get(key).is_none_or(|entry| entry.mod_revision() != *at)
         {
             return TxnOutcome::Unguarded;
         }
-        let key = txn.key.clone();
-        let prev = self.get(&key);
+        let prev = tree.get(&txn.key).map(Packed::unpack);
         let holds = match (txn.condition, &prev) {
             (Condition::Absent, None) => true,
             (Condition::ModRevision(expected), Some(prev)) => prev.mod_revision == expected,
             _ => false,
         };
-        let revision = self.revision + 1;
         let event = match (holds, txn.value, prev) {
             (false, _, prev) => return TxnOutcome::Conflict(prev),
             (true, Some(value), prev) => {
+                *revision += 1;
                 let kv = KeyValue {
                     // One text for all versions of a key.
                     key: prev.as_ref().map_or(txn.key, |p| p.key.clone()),
                     value,
-                    create_revision: prev.as_ref().map_or(revision, |p| p.create_revision),
-                    mod_revision: revision,
+                    create_revision: prev.as_ref().map_or(*revision, |p| p.create_revision),
+                    mod_revision: *revision,
                 };
+                tree.insert(match packed {
+                    Some(packed) => packed.at(kv.create_revision, kv.mod_revision),
+                    None => Packed::of(&kv),
+                });
                 Event::Put { kv, prev }
             }
-            (true, None, Some(prev)) => Event::Delete { prev, revision },
+            (true, None, Some(prev)) => {
+                *revision += 1;
+                tree.remove(&prev.key);
+                Event::Delete { prev, revision: *revision }
+            }
             (true, None, None) => return TxnOutcome::Conflict(None),
         };
-        self.revision = revision;
         let ttl = txn.ttl.filter(|_| event.after().is_some());
         let ttl = ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
         // SQLite's integers are signed.
         let expires = ttl.map(|ttl| unix_ms().saturating_add(ttl).min(i64::MAX as u64));
-        self.changed.insert(key, self.changes.len());
-        self.changes.push(Change { event, expires, packing });
-        TxnOutcome::Done { revision }
+        self.events.push((event, expires));
+        TxnOutcome::Done { revision: *revision }
     }
 }
 

@@ -19,6 +19,8 @@ const FORMAT: i32 = 1;
 const CHEAP_CHECK_BYTES: u64 = 16 << 20;
 /// How long another connection is waited for.
 pub(super) const BUSY: std::time::Duration = std::time::Duration::from_secs(5);
+/// Of new files. Those of 4 KiB, SQLite's default, are read and written as well.
+pub(super) const PAGE_BYTES: u32 = 8192;
 /// A write-ahead log that grew beyond this, for a large commit or a long read, is cut when it starts over.
 const WAL_BYTES_KEPT: u32 = 64 << 20;
 /// Threads that read history.
@@ -235,6 +237,9 @@ fn identify(path: &Path, writer: &mut Connection) -> Result<(), OpenError> {
     if tables > 0 || marks(writer).map_err(fail)? != (0, 0) {
         return is_ours(path, writer);
     }
+    // Before the first table. A commit of one object of some kilobytes writes as much either way; larger ones save
+    // calls and pages of the tree.
+    writer.pragma_update(None, "page_size", PAGE_BYTES).map_err(fail)?;
     let tx = writer.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
     tx.execute_batch(log::SCHEMA).map_err(fail)?;
     tx.pragma_update(None, "application_id", APPLICATION_ID).map_err(fail)?;

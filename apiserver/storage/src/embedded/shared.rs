@@ -5,15 +5,10 @@ use std::sync::{Arc, Mutex, OnceLock, atomic::AtomicBool};
 use bytes::Bytes;
 use tokio::sync::{Semaphore, oneshot};
 
-use super::{
-    committer::{Op, Packing},
-    log,
-    queue::Queue,
-    readers::Readers,
-};
+use super::{committer::Op, log, queue::Queue, readers::Readers};
 use crate::{
     Range, RangeResult, StoreError, Txn, TxnOutcome,
-    present::{Old, Past, Present, State, lock, read},
+    present::{Old, Past, Present, State, read},
     store::check,
     tree::Packed,
 };
@@ -76,23 +71,14 @@ impl Shared {
         let units = (txn.key.len() + txn.value.as_ref().map_or(0, |v| v.len())) / UNIT + 1;
         let units = u32::try_from(units).expect("the sizes were checked");
         let budget = self.budget.clone().acquire_many_owned(units).await.map_err(|_| StoreError::Closed)?;
+        // Here and not in the thread that writes, for which all wait.
+        let likely = self.present.revision() + 1;
+        let packed = txn.value.as_deref().map(|value| Packed::made(&txn.key, value, likely, likely));
         // The caller's may be a small part of a large buffer.
         let value = txn.value.as_deref().map(Bytes::copy_from_slice);
-        let (key, packing) = (txn.key.clone(), Arc::<Packing>::default());
         let (reply, answer) = oneshot::channel();
-        let txn = Txn { value: value.clone(), ..txn };
-        let write = Op::Write { txn, packing: packing.clone(), reply, _budget: budget };
+        let write = Op::Write { txn: Txn { value, ..txn }, packed, reply, _budget: budget };
         self.queue.push(write).map_err(|_| self.gone())?;
-        // Packed here, while the disk works, and not by the thread for which all wait; after others have put in what
-        // they have.
-        tokio::task::yield_now().await;
-        if let Some(value) = value
-            && Arc::strong_count(&packing) > 1
-        {
-            let likely = self.present.revision() + 1;
-            let packed = Packed::made(&key, &value, likely, likely);
-            *lock(&packing) = Some(packed);
-        }
         answer.await.unwrap_or_else(|_| Err(Self::unanswered()))
     }
 

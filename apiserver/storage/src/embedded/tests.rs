@@ -221,7 +221,7 @@ async fn the_write_ahead_log_stays_below_its_cap() {
         let Condition::ModRevision(newest) = last else { panic!("it was written") };
         assert_eq!(newest, n + 2);
     }
-    let cap = u64::from(keeper::WAL_PAGES_MAX) * 4096 + 2 * VALUE_BYTES_MAX as u64;
+    let cap = u64::from(keeper::WAL_PAGES_MAX * disk::PAGE_BYTES) + 2 * VALUE_BYTES_MAX as u64;
     assert!(largest < cap, "{largest} of {cap} bytes");
 }
 

@@ -7,7 +7,7 @@ fn write(key: &str, value: &str) -> (Op, oneshot::Receiver<Result<TxnOutcome, St
     let txn = Txn { key: key.into(), condition: Condition::Absent, guard: None, value, ttl: None };
     let (reply, answer) = oneshot::channel();
     let budget = Arc::new(tokio::sync::Semaphore::new(1)).try_acquire_owned().unwrap();
-    (Op::Write { txn, packing: Arc::default(), reply, _budget: budget }, answer)
+    (Op::Write { txn, packed: None, reply, _budget: budget }, answer)
 }
 
 #[test]
