@@ -161,7 +161,10 @@ async fn after_a_write_that_failed_nothing_more_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store.db");
     let opened = disk::open(&path).unwrap();
-    opened.writer.pragma_update(None, "query_only", true).unwrap();
+    opened
+        .writer
+        .execute_batch("UPDATE meta SET trimmed = 1; UPDATE meta SET trimmed = 0; PRAGMA query_only = true")
+        .unwrap();
     let store = Embedded::start(opened).unwrap();
     let refused = store.txn(put("/a", Condition::Absent, "")).await.unwrap_err();
     assert!(matches!(refused, StoreError::Poisoned(_)), "{refused}");
@@ -170,8 +173,29 @@ async fn after_a_write_that_failed_nothing_more_is_written() {
     assert_eq!(store.compact(1).await, Err(refused));
     assert_eq!((store.get("/a").await, store.revision()), (Ok(None), 1), "reads go on, and tell only what is durable");
     drop(store);
+    let log = dir.path().join("store.db-wal").metadata().unwrap().len();
+    assert!(log > 0, "what a failed sync may have lost in the file is in the log");
     let store = Embedded::open(&path).unwrap();
     assert_eq!((store.failure(), done(&store, put("/a", Condition::Absent, "")).await), (None, 2));
+}
+
+#[tokio::test]
+async fn files_with_smaller_pages_are_read_and_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.db");
+    let store = Embedded::open(&path).unwrap();
+    done(&store, put("/a", Condition::Absent, &"x".repeat(100_000))).await;
+    drop(store);
+    let file = Connection::open(&path).unwrap();
+    file.execute_batch("PRAGMA journal_mode = DELETE; PRAGMA page_size = 4096; VACUUM").unwrap();
+    let pages = || Connection::open(&path).unwrap().pragma_query_value(None, "page_size", |row| row.get::<_, u32>(0));
+    assert_eq!(pages(), Ok(4096));
+    for key in ["/b", "/c"] {
+        let store = Embedded::open(&path).unwrap();
+        done(&store, put(key, Condition::Absent, &"y".repeat(100_000))).await;
+    }
+    let store = Embedded::open(&path).unwrap();
+    assert_eq!((store.count(""), store.revision(), pages()), (3, 4, Ok(4096)));
 }
 
 #[tokio::test]
