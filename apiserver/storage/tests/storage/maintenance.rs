@@ -78,7 +78,8 @@ async fn damaged_pages_are_told_one_by_one() {
     let path = dir.path().join("store.db");
     fill(&Embedded::open(&path).unwrap()).await;
     let mut bytes = std::fs::read(&path).unwrap();
-    bytes[8192..12288].fill(0xff);
+    let page = usize::from(u16::from_be_bytes([bytes[16], bytes[17]]));
+    bytes[2 * page..3 * page].fill(0xff);
     std::fs::write(&path, bytes).unwrap();
     let findings = check(&path).unwrap().findings;
     assert!(findings[0].starts_with("pages: ") && findings[0].contains("page 3"), "{findings:?}");
