@@ -39,14 +39,21 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
     let listener = run::bind("--port", cli::loopback(args.port))?;
     let admin = run::bind("--admin-port", cli::loopback(args.admin_port))?;
     let directory = &args.data_dir;
+    if directory.is_file() {
+        return Err(anyhow::anyhow!("{} is a file; --data-dir names a directory", directory.display()).into());
+    }
     fs::create_dir_all(directory).with_context(|| format!("cannot make the data directory {}", directory.display()))?;
     let first = !directory.join("ca.crt").exists();
     let pki = pki::load_or_create(directory)?;
     let url = format!("https://{}", listener.local_addr()?);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let store = store::open(&runtime, &args.store, directory)?;
+    let store = store::open(&runtime, &args.store, directory, first)?;
     // Not before the directory is ours: one that runs there has its own address in this file.
-    pki::write_private(&directory.join("admin.kubeconfig"), &kubeconfig::render(&url, &pki))?;
+    let (path, access) = (directory.join("admin.kubeconfig"), kubeconfig::render(&url, &pki));
+    // Where nothing changes nothing is written: a full disk is no reason not to start.
+    if fs::read_to_string(&path).ok().as_ref() != Some(&access) {
+        pki::write_private(&path, &access)?;
+    }
     let (chain, key) = (pki::certificates(&pki.server.certificate)?, pki::private_key(&pki.server.key)?);
     let tls = pki::server_config(chain, key, Some(pki::roots(&pki.ca_certificate)?))?;
 

@@ -342,16 +342,23 @@ fn set_lifetime(params: &mut CertificateParams, days: u64) {
 fn load(directory: &Path, name: &str) -> Result<Option<Identity>> {
     let (certificate_path, key_path) = paths(directory, name);
     let (Some(certificate), Some(key)) = (read(&certificate_path)?, read(&key_path)?) else { return Ok(None) };
-    let broken = |path: &Path| format!("{} is damaged; delete it and start again", path.display());
+    let remedy = if name == "ca" {
+        "put it back from a backup; without one move it and all other .crt and .key files away but service-account.key: they \
+         are made anew, and every client needs the new admin.kubeconfig"
+    } else {
+        "delete it and start again"
+    };
+    let broken = |path: &Path| format!("{} is damaged; {remedy}", path.display());
     let pair = KeyPair::from_pem(&key).with_context(|| broken(&key_path))?;
     let der = certificates(&certificate).with_context(|| broken(&certificate_path))?;
     let der = der.first().ok_or_else(|| anyhow!(broken(&certificate_path)))?;
     let (_, parsed) = x509_parser::parse_x509_certificate(der).with_context(|| broken(&certificate_path))?;
     if parsed.public_key().subject_public_key.data.as_ref() != pair.public_key_raw() {
         bail!(
-            "{} and {} do not belong together; delete both and start again",
+            "{} and {} do not belong together; {}",
             certificate_path.display(),
-            key_path.display()
+            key_path.display(),
+            remedy.replacen("it", "both", 1),
         );
     }
     let left = parsed.validity().time_to_expiration().map_or(0, |left| left.whole_seconds().unsigned_abs());

@@ -39,11 +39,23 @@ pub(crate) fn check_options(args: &cli::StoreOptions) -> Result<(), Failure> {
     }
 }
 
-/// Opens the store that the command line names.
-pub(crate) fn open(runtime: &Runtime, args: &cli::StoreOptions, data_dir: &Path) -> Result<Arc<dyn Store>, Failure> {
+/// Opens the store that the command line names; `first`: the data directory was new.
+pub(crate) fn open(
+    runtime: &Runtime,
+    args: &cli::StoreOptions,
+    data_dir: &Path,
+    first: bool,
+) -> Result<Arc<dyn Store>, Failure> {
     match args.store {
-        // The error names the path.
-        Engine::Embedded => Ok(Arc::new(Embedded::open(file(data_dir))?)),
+        Engine::Embedded => {
+            let path = file(data_dir);
+            if !first && path.metadata().map_or(0, |m| m.len()) == 0 {
+                let path = path.display();
+                tracing::warn!(%path, "there is no store where there was one before, or one in etcd: this one begins empty");
+            }
+            // The error names the path.
+            Ok(Arc::new(Embedded::open(path)?))
+        }
         Engine::Etcd => {
             let options = etcd(args)?;
             match runtime.block_on(Etcd::connect(&options)) {

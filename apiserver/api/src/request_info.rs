@@ -160,7 +160,7 @@ impl<'a> RequestInfo<'a> {
     /// A boolean query parameter as Kubernetes reads it: absent, `0` and `false` are false, every other
     /// value is true, the empty one included.
     pub fn query_flag(&self, key: &str) -> bool {
-        query_flag(self.query, key)
+        query_flag(self.query, key).unwrap_or(false)
     }
 
     /// The query as list options.
@@ -172,9 +172,9 @@ impl<'a> RequestInfo<'a> {
     }
 }
 
-/// A boolean parameter of a raw query, as [`RequestInfo::query_flag`] reads it.
-pub fn query_flag(query: &str, key: &str) -> bool {
-    percent::query_value(query, key).is_some_and(|v| v != "0" && !v.eq_ignore_ascii_case("false"))
+/// A boolean parameter of a raw query, as [`RequestInfo::query_flag`] reads it; `None` if it is absent.
+pub fn query_flag(query: &str, key: &str) -> Option<bool> {
+    percent::query_value(query, key).map(|v| v != "0" && !v.eq_ignore_ascii_case("false"))
 }
 
 /// What the decoded path alone says.

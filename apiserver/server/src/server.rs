@@ -10,9 +10,7 @@ use std::{
     time::Duration,
 };
 
-use apiserver_api::{
-    RequestInfo, Status, UserInfo, Verb, list_options::request_timeout, request_info::query_flag, user::GROUP_MASTERS,
-};
+use apiserver_api::{RequestInfo, Status, UserInfo, Verb, list_options::request_timeout, user::GROUP_MASTERS};
 use apiserver_machinery::negotiate::status_format;
 use apiserver_storage::Store;
 use bytes::Bytes;
@@ -150,7 +148,7 @@ impl ApiServer {
                 respond::status(&errors::internal(why), format)
             }
         };
-        if query_flag(parts.uri.query().unwrap_or_default(), "pretty") {
+        if pretty::is_wanted(&parts) {
             response = pretty::indented(response);
         }
         let headers = response.headers_mut();

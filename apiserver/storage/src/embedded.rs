@@ -202,8 +202,10 @@ impl Store for Embedded {
         for thread in threads.others {
             let _ = thread.join(); // its panic was already printed
         }
-        let close = if self.shared.poison.get().is_none() { disk::close } else { disk::abandon };
-        if let Some(Err(error)) = writer.map(close) {
+        if let Some(writer) = writer
+            && self.shared.poison.get().is_none()
+            && let Err(error) = disk::close(writer)
+        {
             // Everything acknowledged is in the synced write-ahead log: nothing is lost.
             tracing::warn!(%error, "the store could not be checkpointed at close; the next start will do it");
         }

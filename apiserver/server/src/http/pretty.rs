@@ -1,13 +1,25 @@
-//! `?pretty=true`: JSON with a line for each member, for people who read it (api-server.md 3.9). Of answers that are
-//! there as a whole and not packed; watches and long lists are streams, and stay as they are.
+//! JSON with a line for each member, for people who read it (api-server.md 3.9): for `?pretty=true`, and as upstream for
+//! curl, wget and browsers if they do not say otherwise. Of answers that are there as a whole and not packed; watches and
+//! long lists are streams, and stay as they are.
 
+use apiserver_api::request_info::query_flag;
 use bytes::Bytes;
-use http::{Response, header};
+use http::{Response, header, request::Parts};
 
 use super::{body::Body, respond};
 
 /// Largest answer that is indented, in bytes: for people.
 const LARGEST: usize = 4 << 20;
+
+/// Whether somebody reads the answer.
+pub(crate) fn is_wanted(request: &Parts) -> bool {
+    let query = request.uri.query().unwrap_or_default();
+    if let Some(flag) = query_flag(query, "pretty") {
+        return flag;
+    }
+    let agent = request.headers.get(header::USER_AGENT).map_or(&b""[..], |agent| agent.as_bytes());
+    ["curl", "Wget", "Mozilla/5.0"].iter().any(|of_people| agent.starts_with(of_people.as_bytes()))
+}
 
 /// The answer, indented if it can be.
 pub(crate) fn indented(response: Response<Body>) -> Response<Body> {
@@ -38,6 +50,24 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn people_get_lines() {
+        let wanted = |query: &str, agent: &str| {
+            let request = http::Request::get(format!("/api{query}")).header(header::USER_AGENT, agent);
+            is_wanted(&request.body(()).unwrap().into_parts().0)
+        };
+        let cases = [
+            ("", "curl/8.5.0"),
+            ("", "Wget/1.21"),
+            ("", "Mozilla/5.0 (X11)"),
+            ("?pretty=true", "kubectl"),
+            ("?pretty", "x"),
+        ];
+        cases.into_iter().for_each(|(query, agent)| assert!(wanted(query, agent), "{query} {agent}"));
+        let cases = [("", "kubectl/v1.34"), ("?pretty=false", "curl/8.5.0"), ("?pretty=0", "kubectl"), ("", "")];
+        cases.into_iter().for_each(|(query, agent)| assert!(!wanted(query, agent), "{query} {agent}"));
+    }
 
     #[test]
     fn as_go_writes_it() {

@@ -197,7 +197,8 @@ impl Committer {
             Err(error) => {
                 self.shared.poison(format!("writing failed: {error}"));
                 let reason = self.shared.poison.get().cloned().unwrap_or_default();
-                answers.into_iter().for_each(|a| a.refuse(StoreError::Poisoned(reason.clone())));
+                let told = if disk::is_uncertain(&error) { StoreError::Uncertain } else { StoreError::Poisoned };
+                answers.into_iter().for_each(|a| a.refuse(told(reason.clone())));
                 return;
             }
         };

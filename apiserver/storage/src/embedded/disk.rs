@@ -21,6 +21,8 @@ const CHEAP_CHECK_BYTES: u64 = 16 << 20;
 pub(super) const BUSY: std::time::Duration = std::time::Duration::from_secs(5);
 /// Of new files. Those of 4 KiB, SQLite's default, are read and written as well.
 pub(super) const PAGE_BYTES: u32 = 8192;
+/// The smallest that SQLite knows.
+const PAGE_BYTES_MIN: u64 = 512;
 /// A write-ahead log that grew beyond this, for a large commit or a long read, is cut when it starts over.
 const WAL_BYTES_KEPT: u32 = 64 << 20;
 /// Threads that read history.
@@ -144,18 +146,12 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
 pub(super) fn open_exclusively(path: &Path) -> Result<(File, Connection), OpenError> {
     // Whoever comes by another name shall meet the same lock; SQLite follows links for its side files too.
     let path = &path.canonicalize().unwrap_or_else(|_| path.into());
-    let wal = with_suffix(path, "-wal");
-    let size = |path: &Path| path.metadata().map_or(0, |m| m.len());
-    let unclean = size(&wal) > 0;
-    if unclean && size(path) == 0 {
-        // The file has its tables before it has a log. SQLite would take it for new, and write over the log.
-        let reason = "it is empty or missing, and the -wal file beside it is not".into();
-        return Err(OpenError::Damaged { path: path.clone(), reason });
-    }
+    let unclean = has_log(path)?;
     let lock = take_lock(path)?;
     let fail = |error: rusqlite::Error| explain(path, error);
 
     let mut writer = Connection::open(path).map_err(fail)?;
+    keep_log(&writer, true).map_err(fail)?;
     identify(path, &mut writer)?;
     configure(&writer).map_err(fail)?;
     let mode: String = writer.pragma_query_value(None, "journal_mode", |row| row.get(0)).map_err(fail)?;
@@ -170,10 +166,37 @@ pub(super) fn open_exclusively(path: &Path) -> Result<(File, Connection), OpenEr
     Ok((lock, writer))
 }
 
+fn size(path: &Path) -> u64 {
+    path.metadata().map_or(0, |m| m.len())
+}
+
+/// Whether there is something in the write-ahead log, as after an unclean stop. Refuses a log whose file is lost.
+pub(super) fn has_log(path: &Path) -> Result<bool, OpenError> {
+    let unclean = size(&with_suffix(path, "-wal")) > 0;
+    if unclean && size(path) < PAGE_BYTES_MIN {
+        // The file has its tables before it has a log. SQLite would take it for new, and delete or overwrite the log.
+        let reason = "it is empty or missing, and the -wal file beside it is not".into();
+        return Err(OpenError::Damaged { path: path.into(), reason });
+    }
+    Ok(unclean)
+}
+
+/// Whether the write-ahead log stays as it is when the last connection is closed. What is refused is not changed; and a
+/// sync that failed may have lost pages that were moved before: the next start takes them from the log once more.
+pub(super) fn keep_log(connection: &Connection, keep: bool) -> rusqlite::Result<()> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep).map(|_| ())
+}
+
 /// Moves the write-ahead log into the file.
 pub(super) fn close(writer: Connection) -> rusqlite::Result<()> {
     writer.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+    keep_log(&writer, false)?;
     writer.close().map_err(|(_, error)| error)
+}
+
+/// Whether a commit may have come to the disk although it failed, as when its sync did.
+pub(super) fn is_uncertain(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure)
 }
 
 /// Whether a write failed for want of room, which leaves everything as it was.
@@ -187,13 +210,6 @@ pub(super) fn checkpoint(connection: &Connection) -> rusqlite::Result<bool> {
         let (is_busy, pages, moved): (bool, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
         Ok(!is_busy && pages == moved)
     })
-}
-
-/// Closes after a failure: the file stays as it is, and the log beside it. A sync that failed may have lost pages that
-/// were moved before; the next start takes them from the log once more.
-pub(super) fn abandon(writer: Connection) -> rusqlite::Result<()> {
-    writer.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-    writer.close().map_err(|(_, error)| error)
 }
 
 /// Makes directory and file if they are not there, and takes the lock that keeps a second process out.

@@ -79,6 +79,7 @@ pub fn compact(path: &Path) -> Result<(u64, u64), OpenError> {
     existing(path)?;
     let size = || path.metadata().map_or(0, |m| m.len());
     let (_lock, mut writer) = disk::open_exclusively(path)?;
+    whole(path, path)?;
     let fail = |error: rusqlite::Error| disk::explain(path, error);
     let before = size();
     let Meta { revision, mut trimmed, .. } = log::meta(&writer).map_err(fail)?;
@@ -237,7 +238,7 @@ fn follow(record: &Record, meta: &Meta, present: &mut HashMap<crate::Key, Versio
     }
 }
 
-/// A copy must be good before it is given a name.
+/// A copy must be good before it is given a name, and a store before old versions are deleted.
 fn whole(copy: &Path, of: &Path) -> Result<Report, OpenError> {
     let report = check(copy)?;
     match report.findings.first() {
@@ -249,10 +250,12 @@ fn whole(copy: &Path, of: &Path) -> Result<Report, OpenError> {
 /// Opens a store to read it, whoever else has it open.
 fn reader(path: &Path) -> Result<Connection, OpenError> {
     existing(path)?;
+    disk::has_log(path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let fail = |error: rusqlite::Error| disk::explain(path, error);
     let connection = Connection::open_with_flags(path, flags).map_err(fail)?;
     connection.busy_timeout(disk::BUSY).map_err(fail)?;
+    disk::keep_log(&connection, true).map_err(fail)?;
     disk::is_ours(path, &connection)?;
     Ok(connection)
 }

@@ -50,6 +50,8 @@ pub(super) async fn run(shared: Arc<Shared>) {
                     Err(error) => tracing::warn!(%error, "etcd cannot be read; trying again"),
                 }
             }
+            // Told once, until changes came again.
+            End::Lost(error) if pause == PAUSE.0 => tracing::warn!(%error, "the watch on etcd ended; resuming"),
             End::Lost(error) => tracing::info!(%error, "the watch on etcd ended; resuming"),
         }
         // Whoever made progress may try again soon.

@@ -61,7 +61,7 @@ pub enum SetupError {
     #[error("{0} is not https, but certificates are given; use https or leave them out")]
     NoTls(String),
     /// A certificate or key file is unreadable.
-    #[error("cannot read {}", path.display())]
+    #[error("cannot read {}, which is to hold a certificate, a key or a password for etcd", path.display())]
     File {
         /// The file.
         path: PathBuf,

@@ -59,6 +59,7 @@ async fn check_tells_what_is_wrong_and_where() {
         assert_eq!(check(&path).unwrap().findings, [finding]);
         let copy = dir.path().join("copy.db");
         assert!(matches!(backup(&path, &copy), Err(OpenError::Damaged { .. })));
+        assert!(matches!(compact(&path), Err(OpenError::Damaged { .. })));
         assert!(!copy.exists());
     }
     let dir = tempfile::tempdir().unwrap();

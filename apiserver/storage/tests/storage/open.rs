@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use apiserver_storage::{Condition, Embedded, OpenError, Store};
+use apiserver_storage::{Condition, Embedded, OpenError, Store, embedded::maintenance};
 
 use crate::common::{done, put};
 
@@ -53,9 +53,19 @@ async fn a_log_whose_file_is_gone_is_not_written_over() {
     let before = std::fs::read(&log).unwrap();
     assert!(!before.is_empty());
     assert!(matches!(refused(&lost), OpenError::Damaged { .. }), "missing");
-    std::fs::write(&lost, "").unwrap();
-    assert!(matches!(refused(&lost), OpenError::Damaged { .. }), "empty");
-    assert_eq!(std::fs::read(&log).unwrap(), before);
+    let file = std::fs::read(dir.path().join("store.db")).unwrap();
+    // Nothing, a byte, less and more than SQLite reads of it before it says no.
+    for length in [0, 1, 100, 512, 4096] {
+        let kept = file.get(..length).unwrap();
+        std::fs::write(&lost, kept).unwrap();
+        assert!(matches!(refused(&lost), OpenError::Damaged { .. }), "{length} bytes");
+        let told = maintenance::check(&lost).map(|report| report.findings.len());
+        assert!(matches!(told, Err(OpenError::Damaged { .. }) | Ok(1..)), "{length} bytes: {told:?}");
+        let copy = maintenance::backup(&lost, &dir.path().join("copy.db"));
+        assert!(matches!(copy, Err(OpenError::Damaged { .. })), "{length} bytes: {copy:?}");
+        assert!(matches!(maintenance::compact(&lost), Err(OpenError::Damaged { .. })), "{length} bytes");
+        assert!(std::fs::read(&lost).unwrap() == kept && std::fs::read(&log).unwrap() == before, "{length} bytes");
+    }
 }
 
 #[tokio::test]
