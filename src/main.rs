@@ -36,6 +36,10 @@ use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
 use crate::cli::Command;
 
+#[cfg(feature = "mimalloc")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Exit code for a wrong command line or configuration (`EX_USAGE` of sysexits).
 const EX_USAGE: u8 = 64;
 

@@ -20,6 +20,8 @@ use tokio_util::time::{DelayQueue, delay_queue};
 /// Keys that are looked at concurrently: enough for their writes to share a commit, few enough to leave the shard
 /// to its clients.
 pub(crate) const CONCURRENCY: usize = 32;
+/// Keys for which an empty queue keeps room.
+const KEPT_MAX: usize = 4096;
 const BACKOFF_MIN: Duration = Duration::from_millis(5);
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
 
@@ -85,11 +87,18 @@ impl<K: Clone + Debug + Eq + Hash + Send + 'static> Queue<K> {
         F: Future<Output = Result<Outcome, Status>> + Send + 'static,
     {
         while self.tasks.len() < CONCURRENCY {
-            let Some(key) = self.ready.pop_front() else { return };
+            let Some(key) = self.ready.pop_front() else { return self.release() };
             self.queued.remove(&key);
             self.running.insert(key.clone());
             let looking = look(key.clone());
             self.tasks.spawn(async move { (key, looking.await) });
+        }
+    }
+
+    /// Nothing waits: what was needed while all objects did, at a start, is given back.
+    fn release(&mut self) {
+        if self.ready.capacity().max(self.queued.capacity()) > KEPT_MAX {
+            (self.ready, self.queued) = (VecDeque::new(), HashSet::new());
         }
     }
 

@@ -1,12 +1,15 @@
 //! Reading the whole log at the start: one thread reads the rows, others check and pack them, the last step puts them in
 //! the order of their keys.
 //!
-//! Besides the packed objects there are only a few batches of rows at any time, and 32 bytes for each row until the tree
-//! stands.
+//! Rows are read from the newest on. Each names the one that it supersedes, so that of an object only its last version is
+//! packed, however often it was changed since the last compaction.
+//!
+//! Besides the packed objects there are only a few batches of rows at any time, and 32 bytes for each object until the
+//! tree stands.
 
 use std::{
     cmp::Ordering,
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, HashSet, VecDeque},
     path::Path,
     thread::{self, Scope, ScopedJoinHandle},
 };
@@ -16,7 +19,7 @@ use rusqlite::Connection;
 use super::{
     committer::Expiry,
     disk::{OpenError, explain},
-    log::{self, LogError, Raw},
+    log::{self, LogError, Order, Raw},
 };
 use crate::{
     present::State,
@@ -29,15 +32,31 @@ const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Slashes in front of the part of a key in which keys differ early: that of `/registry/<group>/<resource>/`.
 const PREFIX_SLASHES: usize = 4;
 
-/// A row's object. It is compared with others without a look into it where that is possible: memory is slow.
+/// An object. It is compared with others without a look into it where that is possible: memory is slow.
 struct Entry {
     /// The first bytes of the key behind its prefix.
     first: u64,
     packed: Packed,
-    deleted: bool,
 }
 
-/// Rows by what their keys begin with. No prefix begins with another one, but for keys that are nothing else.
+/// Which rows are superseded: told by those that were read before, which are newer.
+struct Superseded {
+    /// What changes up to this one supersede is not in the log any more.
+    trimmed: u64,
+    revisions: HashSet<u64>,
+}
+
+impl Superseded {
+    /// Whether a row is an object as it is now. To be asked once for each row, the newest first.
+    fn is_present(&mut self, row: &Raw<'_>) -> bool {
+        if row.previous != 0 && row.revision > self.trimmed {
+            self.revisions.insert(row.previous);
+        }
+        !self.revisions.remove(&row.revision) && !row.deleted
+    }
+}
+
+/// Objects by what their keys begin with. No prefix begins with another one, but for keys that are nothing else.
 type Rows = BTreeMap<Box<str>, Vec<Entry>>;
 
 /// Reads everything and looks whether it is whole.
@@ -46,13 +65,17 @@ pub(super) fn load(path: &Path, connection: &Connection) -> Result<(State, Vec<E
     let meta = log::meta(connection).map_err(|e| explain(path, e))?;
     let mut expiries = Vec::new();
     let (mut revision, mut since_compaction) = (meta.revision, 0);
+    let mut superseded = Superseded { trimmed: meta.trimmed, revisions: HashSet::new() };
     let read = thread::scope(|scope| {
         let mut packing = Packing::new(scope);
-        log::visit(connection, |row| {
+        log::visit(connection, Order::NewestFirst, |row| {
             let raw = Raw::read(row)?;
             revision = revision.max(raw.revision);
             since_compaction += u64::from(raw.revision > meta.compacted);
-            if let (false, Some(at)) = (raw.deleted, raw.expires) {
+            if !superseded.is_present(&raw) {
+                return raw.check();
+            }
+            if let Some(at) = raw.expires {
                 expiries.push((at, raw.revision, raw.key()?.into()));
             }
             packing.take(&raw)
@@ -68,7 +91,11 @@ pub(super) fn load(path: &Path, connection: &Connection) -> Result<(State, Vec<E
     if since_compaction != expected {
         return Err(damaged(format!("{since_compaction} changes since the last compaction instead of {expected}")));
     }
-    let tree = Tree::from_sorted(rows.into_values().flat_map(latest));
+    let mut twice = None;
+    let tree = Tree::from_sorted(rows.into_values().flat_map(|rows| ordered(rows, &mut twice)));
+    if let Some((one, other)) = twice {
+        return Err(damaged(format!("revisions {one} and {other} are of one key, and neither supersedes the other")));
+    }
     Ok((State { tree, revision, compacted: meta.compacted }, expiries, meta.trimmed))
 }
 
@@ -138,13 +165,10 @@ fn pack(Batch { bytes, rows }: Batch) -> Result<Rows, LogError> {
         rest = behind;
         let row = Raw { key, value, ..row };
         row.check()?;
-        let (key, deleted) = (row.key()?, row.deleted);
+        let key = row.key()?;
         let (prefix, behind) = split(key);
-        let entry = Entry {
-            first: first(behind),
-            packed: Packed::made(key, value, row.create_revision, row.revision),
-            deleted,
-        };
+        let packed_row = Packed::made(key, value, row.create_revision, row.revision);
+        let entry = Entry { first: first(behind), packed: packed_row };
         match packed.get_mut(prefix) {
             Some(entries) => entries.push(entry),
             None => drop(packed.insert(prefix.into(), vec![entry])),
@@ -166,23 +190,16 @@ fn first(text: &str) -> u64 {
     u64::from_be_bytes(bytes)
 }
 
-/// The present entries of one prefix in the order of their keys.
-fn latest(mut rows: Vec<Entry>) -> impl Iterator<Item = Packed> {
+/// The objects of one prefix in the order of their keys. Tells which two have the same, if any.
+fn ordered(mut rows: Vec<Entry>, twice: &mut Option<(u64, u64)>) -> impl Iterator<Item = Packed> + use<> {
     let by_key = |a: &Entry, b: &Entry| match a.first.cmp(&b.first) {
         Ordering::Equal => a.packed.key_bytes().cmp(b.packed.key_bytes()),
         other => other,
     };
-    rows.sort_unstable_by(|a, b| by_key(a, b).then_with(|| a.packed.mod_revision().cmp(&b.packed.mod_revision())));
-    let mut rows = rows.into_iter().peekable();
-    std::iter::from_fn(move || {
-        loop {
-            let row = rows.next()?;
-            let superseded = rows.peek().is_some_and(|next| by_key(next, &row).is_eq());
-            if !superseded && !row.deleted {
-                return Some(row.packed);
-            }
-        }
-    })
+    rows.sort_unstable_by(by_key);
+    let same = rows.iter().zip(rows.iter().skip(1)).find(|(a, b)| by_key(a, b).is_eq());
+    *twice = twice.or(same.map(|(a, b)| (a.packed.mod_revision(), b.packed.mod_revision())));
+    rows.into_iter().map(|row| row.packed)
 }
 
 #[cfg(test)]
@@ -192,25 +209,53 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Of any keys the last row of each, in order.
+        /// Of any keys the last row of each, in order; whatever was trimmed.
         #[test]
         fn the_latest_in_order(
-            rows in prop::collection::vec((r"/[a-c!/]{0,12}|/registry/core/x/[ab]{7,10}/[ab]", any::<bool>()), 0..60),
+            changes in prop::collection::vec((r"/[a-c!/]{0,12}|/registry/core/x/[ab]{7,10}/[ab]", any::<bool>()), 0..60),
+            trimmed in 0..64_u64,
         ) {
             let mut expected = BTreeMap::new();
-            let mut batches = Rows::new();
-            for (n, (key, deleted)) in rows.iter().enumerate() {
+            let mut rows = Vec::new();
+            for (n, (key, deleted)) in changes.iter().enumerate() {
                 let revision = n as u64 + 2;
+                let previous = expected.get(key).copied().unwrap_or(0);
                 match deleted {
+                    true if previous == 0 => continue,
                     true => drop(expected.remove(key)),
                     false => drop(expected.insert(key.clone(), revision)),
                 }
-                let (prefix, rest) = split(key);
-                let entry = Entry { first: first(rest), packed: Packed::made(key, b"{}", 2, revision), deleted: *deleted };
-                batches.entry(prefix.into()).or_default().push(entry);
+                rows.push((revision, previous, *deleted, key.as_str()));
             }
-            let found = batches.into_values().flat_map(latest).map(|p| (p.key().to_owned(), p.mod_revision()));
-            prop_assert_eq!(found.collect::<Vec<_>>(), expected.into_iter().collect::<Vec<_>>());
+            let gone: HashSet<u64> =
+                rows.iter().filter(|r| r.0 <= trimmed).flat_map(|r| [r.1, if r.2 { r.0 } else { 0 }]).collect();
+            rows.retain(|row| !gone.contains(&row.0));
+            let mut superseded = Superseded { trimmed, revisions: HashSet::new() };
+            let mut batches = Rows::new();
+            for (revision, previous, deleted, key) in rows.into_iter().rev() {
+                let (create_revision, expires, checksum, text, value) = (2, None, 0, key.as_bytes(), &b""[..]);
+                let raw = Raw { revision, create_revision, previous, deleted, expires, checksum, key: text, value };
+                if superseded.is_present(&raw) {
+                    let (prefix, rest) = split(key);
+                    let entry = Entry { first: first(rest), packed: Packed::made(key, b"{}", 2, revision) };
+                    batches.entry(prefix.into()).or_default().push(entry);
+                }
+            }
+            prop_assert!(superseded.revisions.is_empty());
+            let mut twice = None;
+            let found = batches.into_values().flat_map(|rows| ordered(rows, &mut twice));
+            let found: Vec<_> = found.map(|p| (p.key().to_owned(), p.mod_revision())).collect();
+            prop_assert_eq!(found, expected.into_iter().collect::<Vec<_>>());
+            prop_assert_eq!(twice, None);
         }
+    }
+
+    #[test]
+    fn a_key_that_is_there_twice_is_told() {
+        let entry = |revision| Entry { first: first("a"), packed: Packed::made("/a", b"{}", 2, revision) };
+        let mut twice = None;
+        assert_eq!(ordered(vec![entry(5), entry(7)], &mut twice).count(), 2);
+        let (one, other) = twice.unwrap();
+        assert_eq!((one.min(other), one.max(other)), (5, 7));
     }
 }

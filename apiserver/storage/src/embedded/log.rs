@@ -204,12 +204,24 @@ pub(super) fn set_meta(tx: &Transaction<'_>, meta: &Meta) -> rusqlite::Result<()
     Ok(())
 }
 
-/// Calls `visit` for all rows in order.
+/// Which rows come first.
+#[derive(Clone, Copy)]
+pub(super) enum Order {
+    OldestFirst,
+    NewestFirst,
+}
+
+/// Calls `visit` for all rows.
 pub(super) fn visit(
     connection: &Connection,
+    order: Order,
     mut visit: impl FnMut(&Row<'_>) -> Result<(), LogError>,
 ) -> Result<(), LogError> {
-    let mut select = connection.prepare(&format!("SELECT {COLUMNS} FROM log ORDER BY rev"))?;
+    let order = match order {
+        Order::OldestFirst => "ASC",
+        Order::NewestFirst => "DESC",
+    };
+    let mut select = connection.prepare(&format!("SELECT {COLUMNS} FROM log ORDER BY rev {order}"))?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
         visit(row)?;

@@ -14,7 +14,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::{
     OpenError, disk,
-    log::{self, LogError, Meta, Record},
+    log::{self, LogError, Meta, Order, Record},
 };
 
 /// Findings that are told; more are only counted.
@@ -183,7 +183,7 @@ fn rows(connection: &Connection, report: &mut Report) -> Result<(), LogError> {
     }
     let mut present = HashMap::<crate::Key, Version>::new();
     let mut next = meta.compacted.max(1) + 1;
-    log::visit(connection, |row| {
+    log::visit(connection, Order::OldestFirst, |row| {
         let revision = row.get::<_, i64>(0)?.cast_unsigned();
         if revision > meta.compacted.max(1) {
             match revision - next {

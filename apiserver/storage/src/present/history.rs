@@ -2,7 +2,8 @@
 //!
 //! An old state is made from the nearest later one by taking changes back, as far as the ring in memory reaches;
 //! from there on the engine goes on. It is kept for a while, since the next page of the same list asks for it again;
-//! for the same reason the first page keeps the state it was read from.
+//! for the same reason the first page keeps the state it was read from, but not for long: many who ask for one page
+//! never ask for the next, and each state keeps all that was changed since.
 
 use std::{
     ops::ControlFlow,
@@ -19,6 +20,8 @@ use crate::{
 /// been changed since.
 const KEPT_MAX: usize = 32;
 const KEPT_FOR: Duration = Duration::from_secs(60);
+/// For how long, if nobody has asked for it again.
+const KEPT_UNASKED_FOR: Duration = Duration::from_secs(5);
 
 /// States that were read recently.
 #[derive(Default)]
@@ -28,12 +31,13 @@ struct KeptState {
     revision: u64,
     tree: Tree,
     used: Instant,
+    is_asked_for: bool,
 }
 
 impl Kept {
     fn exact(&mut self, revision: u64) -> Option<Tree> {
         let kept = self.0.iter_mut().find(|k| k.revision == revision)?;
-        kept.used = Instant::now();
+        (kept.used, kept.is_asked_for) = (Instant::now(), true);
         Some(kept.tree.clone())
     }
 
@@ -43,20 +47,22 @@ impl Kept {
         later.min_by_key(|k| k.revision).map(|k| (k.revision, k.tree.clone()))
     }
 
-    fn keep(&mut self, revision: u64, tree: Tree) {
-        if self.exact(revision).is_some() {
+    fn keep(&mut self, revision: u64, tree: Tree, is_asked_for: bool) {
+        let used = Instant::now();
+        if let Some(kept) = self.0.iter_mut().find(|k| k.revision == revision) {
+            (kept.used, kept.is_asked_for) = (used, kept.is_asked_for | is_asked_for);
             return;
         }
         if self.0.len() >= KEPT_MAX {
             let oldest = self.0.iter().enumerate().min_by_key(|(_, k)| k.used).map(|(at, _)| at);
             oldest.map(|at| self.0.swap_remove(at));
         }
-        self.0.push(KeptState { revision, tree, used: Instant::now() });
+        self.0.push(KeptState { revision, tree, used, is_asked_for });
     }
 
     /// Lets go of what nobody has used for a while.
     pub(super) fn prune(&mut self) {
-        self.0.retain(|k| k.used.elapsed() < KEPT_FOR);
+        self.0.retain(|k| k.used.elapsed() < if k.is_asked_for { KEPT_FOR } else { KEPT_UNASKED_FOR });
     }
 }
 
@@ -74,7 +80,7 @@ impl Present {
         let state = self.state();
         let result = read(&state.tree, state.revision, range);
         if result.remaining > 0 {
-            self.keep(state.revision, state.tree.clone());
+            lock(&self.kept).keep(state.revision, state.tree.clone(), false);
         }
         result
     }
@@ -108,9 +114,9 @@ impl Present {
         Ok(Old::Here(tree))
     }
 
-    /// Keeps a state for those who ask for it next.
+    /// Keeps a state that was asked for.
     pub(crate) fn keep(&self, revision: u64, tree: Tree) {
-        lock(&self.kept).keep(revision, tree);
+        lock(&self.kept).keep(revision, tree, true);
     }
 }
 
@@ -140,4 +146,20 @@ pub(crate) fn read(tree: &Tree, revision: u64, range: &Range) -> RangeResult {
     let last = items.last().filter(|_| items.len() == range.limit);
     let remaining = last.map_or(0, |last| tree.count_after(&range.prefix, last.key()));
     RangeResult { items, remaining, revision }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_first_page_alone_keeps_its_state_for_a_short_time_only() {
+        let mut kept = Kept::default();
+        (1..=3).for_each(|revision| kept.keep(revision, Tree::default(), revision == 3));
+        assert!(kept.exact(2).is_some());
+        let a_while_ago = Instant::now().checked_sub(KEPT_UNASKED_FOR).unwrap();
+        kept.0.iter_mut().for_each(|k| k.used = a_while_ago);
+        kept.prune();
+        assert_eq!(kept.0.iter().map(|k| k.revision).collect::<Vec<_>>(), [2, 3]);
+    }
 }
