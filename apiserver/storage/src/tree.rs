@@ -17,6 +17,7 @@
 use std::{ops::ControlFlow, sync::Arc};
 
 pub use self::packed::Packed;
+pub(crate) use self::packed::unpack_stored;
 use crate::{DirectoryCount, Key};
 
 mod packed;

@@ -82,9 +82,17 @@ pub(super) struct Committer {
 /// A commit in the making.
 struct Batch {
     next: State,
-    /// With the times (milliseconds since 1970) at which keys go by themselves.
-    events: Vec<(Event, Option<u64>)>,
+    changes: Vec<Change>,
     answers: Vec<Answer>,
+}
+
+/// One change of a commit.
+pub(super) struct Change {
+    pub(super) event: Event,
+    /// The object after it.
+    pub(super) packed: Option<Packed>,
+    /// When (milliseconds since 1970) the object goes by itself.
+    pub(super) expires: Option<u64>,
 }
 
 /// A commit that is durable.
@@ -180,11 +188,11 @@ impl Committer {
 
     fn commit(&mut self, ops: Vec<Op>, now: Instant) {
         let pauses = self.full_until.is_some_and(|until| now < until);
-        let mut batch = Batch { next: self.state.clone(), events: Vec::new(), answers: Vec::new() };
+        let mut batch = Batch { next: self.state.clone(), changes: Vec::new(), answers: Vec::new() };
         let spent = if pauses { Vec::new() } else { self.expire(&mut batch) };
         ops.into_iter().for_each(|op| batch.take(op));
-        let Batch { next, events, answers } = batch;
-        let trimmed = match self.persist(&next, &events, pauses) {
+        let Batch { next, changes, answers } = batch;
+        let trimmed = match self.persist(&next, &changes, pauses) {
             Ok(trimmed) => trimmed,
             // Rolled back before anything was synced: what the disk holds is known.
             Err(error) if disk::is_full(&error) => {
@@ -206,13 +214,13 @@ impl Committer {
         for expiry in spent {
             self.expiries.remove(&expiry);
         }
-        for (event, expires) in &events {
+        for Change { event, expires, .. } in &changes {
             if let (Some(kv), Some(at)) = (event.after(), expires) {
                 self.expiries.insert((*at, kv.mod_revision, kv.key.clone()));
             }
         }
         let is_new = next.revision != self.state.revision || next.compacted != self.state.compacted;
-        let events = events.into_iter().map(|(event, _)| event).collect();
+        let events = changes.into_iter().map(|change| change.event).collect();
         self.state = next;
         let next = is_new.then(|| self.state.clone());
         self.unpublished.publish(&self.shared, Done { next, events, answers });
@@ -232,17 +240,17 @@ impl Committer {
     }
 
     /// Writes changes and a step of the compaction in one transaction; returns how far that has come.
-    fn persist(&mut self, next: &State, events: &[(Event, Option<u64>)], pauses: bool) -> rusqlite::Result<u64> {
+    fn persist(&mut self, next: &State, changes: &[Change], pauses: bool) -> rusqlite::Result<u64> {
         let trimming = self.trimmed < next.compacted && !pauses;
         let Some(writer) = &mut self.writer else { return Ok(next.compacted) };
-        if events.is_empty() && !trimming {
+        if changes.is_empty() && !trimming {
             return Ok(self.trimmed);
         }
         let tx = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
         {
             let mut appender = log::appender(&tx)?;
-            for (event, expires) in events {
-                log::append(&mut appender, event, *expires)?;
+            for change in changes {
+                log::append(&mut appender, change)?;
             }
         }
         let mut trimmed = self.trimmed;
@@ -348,7 +356,7 @@ impl Batch {
             (Condition::ModRevision(expected), Some(prev)) => prev.mod_revision == expected,
             _ => false,
         };
-        let event = match (holds, txn.value, prev) {
+        let (event, packed) = match (holds, txn.value, prev) {
             (false, _, prev) => return TxnOutcome::Conflict(prev),
             (true, Some(value), prev) => {
                 *revision += 1;
@@ -359,16 +367,17 @@ impl Batch {
                     create_revision: prev.as_ref().map_or(*revision, |p| p.create_revision),
                     mod_revision: *revision,
                 };
-                tree.insert(match packed {
+                let packed = match packed {
                     Some(packed) => packed.at(kv.create_revision, kv.mod_revision),
                     None => Packed::of(&kv),
-                });
-                Event::Put { kv, prev }
+                };
+                tree.insert(packed.clone());
+                (Event::Put { kv, prev }, Some(packed))
             }
             (true, None, Some(prev)) => {
                 *revision += 1;
                 tree.remove(&prev.key);
-                Event::Delete { prev, revision: *revision }
+                (Event::Delete { prev, revision: *revision }, None)
             }
             (true, None, None) => return TxnOutcome::Conflict(None),
         };
@@ -376,7 +385,7 @@ impl Batch {
         let ttl = ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
         // SQLite's integers are signed.
         let expires = ttl.map(|ttl| unix_ms().saturating_add(ttl).min(i64::MAX as u64));
-        self.events.push((event, expires));
+        self.changes.push(Change { event, packed, expires });
         TxnOutcome::Done { revision: *revision }
     }
 }

@@ -13,14 +13,12 @@ use crate::present::State;
 
 /// Marks the file as ours: "fgst".
 const APPLICATION_ID: i32 = 0x6667_7374;
-/// The format that this version reads and writes.
-const FORMAT: i32 = 1;
+/// The format that this version writes. It reads those before, too: format 1 held all values as they are.
+const FORMAT: i32 = 2;
 /// Pages are checked at each start up to this size of the file, and always after an unclean stop.
 const CHEAP_CHECK_BYTES: u64 = 16 << 20;
 /// How long another connection is waited for.
 pub(super) const BUSY: std::time::Duration = std::time::Duration::from_secs(5);
-/// Of new files. Those of 4 KiB, SQLite's default, are read and written as well.
-pub(super) const PAGE_BYTES: u32 = 8192;
 /// The smallest that SQLite knows.
 const PAGE_BYTES_MIN: u64 = 512;
 /// A write-ahead log that grew beyond this, for a large commit or a long read, is cut when it starts over.
@@ -133,6 +131,10 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     let (lock, writer) = open_exclusively(path)?;
     let fail = |error: rusqlite::Error| explain(path, error);
     let (state, expiries, trimmed) = load::load(path, &writer)?;
+    // From here on there will be rows that versions before do not know. Rows stay as they are.
+    if marks(&writer).map_err(fail)?.1 != FORMAT {
+        writer.pragma_update(None, "user_version", FORMAT).map_err(fail)?;
+    }
     let another = || {
         let connection = Connection::open(path)?;
         configure(&connection).map(|()| connection)
@@ -253,9 +255,6 @@ fn identify(path: &Path, writer: &mut Connection) -> Result<(), OpenError> {
     if tables > 0 || marks(writer).map_err(fail)? != (0, 0) {
         return is_ours(path, writer);
     }
-    // Before the first table. A commit of one object of some kilobytes writes as much either way; larger ones save
-    // calls and pages of the tree.
-    writer.pragma_update(None, "page_size", PAGE_BYTES).map_err(fail)?;
     let tx = writer.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
     tx.execute_batch(log::SCHEMA).map_err(fail)?;
     tx.pragma_update(None, "application_id", APPLICATION_ID).map_err(fail)?;
@@ -272,7 +271,7 @@ fn marks(connection: &Connection) -> rusqlite::Result<(i32, i32)> {
 /// Checks that a file that is not empty is ours and that this version knows its format.
 pub(super) fn is_ours(path: &Path, connection: &Connection) -> Result<(), OpenError> {
     match marks(connection).map_err(|error| explain(path, error))? {
-        (APPLICATION_ID, FORMAT) => Ok(()),
+        (APPLICATION_ID, 1..=FORMAT) => Ok(()),
         (APPLICATION_ID, found) if found > FORMAT => Err(OpenError::Newer { path: path.into(), found }),
         (APPLICATION_ID, found) => Err(OpenError::Damaged { path: path.into(), reason: format!("format {found}") }),
         (id, _) => Err(OpenError::Foreign { path: path.into(), reason: format!("application_id {id:#x}") }),

@@ -52,7 +52,7 @@ impl Superseded {
         if row.previous != 0 && row.revision > self.trimmed {
             self.revisions.insert(row.previous);
         }
-        !self.revisions.remove(&row.revision) && !row.deleted
+        !self.revisions.remove(&row.revision) && !row.is_deletion()
     }
 }
 
@@ -167,8 +167,7 @@ fn pack(Batch { bytes, rows }: Batch) -> Result<Rows, LogError> {
         row.check()?;
         let key = row.key()?;
         let (prefix, behind) = split(key);
-        let packed_row = Packed::made(key, value, row.create_revision, row.revision);
-        let entry = Entry { first: first(behind), packed: packed_row };
+        let entry = Entry { first: first(behind), packed: row.pack()? };
         match packed.get_mut(prefix) {
             Some(entries) => entries.push(entry),
             None => drop(packed.insert(prefix.into(), vec![entry])),
@@ -206,7 +205,7 @@ fn ordered(mut rows: Vec<Entry>, twice: &mut Option<(u64, u64)>) -> impl Iterato
 mod tests {
     use proptest::prelude::*;
 
-    use super::*;
+    use super::{super::log::Kind, *};
 
     proptest! {
         /// Of any keys the last row of each, in order; whatever was trimmed.
@@ -233,8 +232,9 @@ mod tests {
             let mut superseded = Superseded { trimmed, revisions: HashSet::new() };
             let mut batches = Rows::new();
             for (revision, previous, deleted, key) in rows.into_iter().rev() {
+                let kind = if deleted { Kind::Deletion } else { Kind::Packed };
                 let (create_revision, expires, checksum, text, value) = (2, None, 0, key.as_bytes(), &b""[..]);
-                let raw = Raw { revision, create_revision, previous, deleted, expires, checksum, key: text, value };
+                let raw = Raw { revision, create_revision, previous, kind, expires, checksum, key: text, value };
                 if superseded.is_present(&raw) {
                     let (prefix, rest) = split(key);
                     let entry = Entry { first: first(rest), packed: Packed::made(key, b"{}", 2, revision) };

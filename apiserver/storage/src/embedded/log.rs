@@ -12,7 +12,8 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, Transaction,
 
 use crate::{
     Event, Key, KeyValue, StoreError,
-    tree::{Packed, Tree},
+    embedded::committer::Change,
+    tree::{Packed, Tree, unpack_stored},
 };
 
 /// Bounds of one step of [`changes`].
@@ -25,7 +26,7 @@ CREATE TABLE log (
     rev        INTEGER PRIMARY KEY,
     create_rev INTEGER NOT NULL,
     prev_rev   INTEGER NOT NULL,
-    deleted    INTEGER NOT NULL,
+    deleted    INTEGER NOT NULL, -- see Kind
     expires    INTEGER,
     checksum   INTEGER NOT NULL,
     key        TEXT NOT NULL,
@@ -39,6 +40,16 @@ CREATE TABLE meta (
 ) STRICT;
 INSERT INTO meta VALUES (1, 1, 0, 0);
 ";
+
+/// What a row is, in the column `deleted`, which in format 1 was a yes or no.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A value as it is: written by format 1 only.
+    Plain = 0,
+    Deletion = 1,
+    /// A value as [`Packed::stored`] has it.
+    Packed = 2,
+}
 
 /// One change as it is in the log.
 pub(super) struct Record {
@@ -76,7 +87,7 @@ pub(super) struct Raw<'a> {
     pub(super) revision: u64,
     pub(super) create_revision: u64,
     pub(super) previous: u64,
-    pub(super) deleted: bool,
+    pub(super) kind: Kind,
     pub(super) expires: Option<u64>,
     pub(super) checksum: u64,
     pub(super) key: &'a [u8],
@@ -91,7 +102,12 @@ impl<'a> Raw<'a> {
             revision: number(0)?,
             create_revision: number(1)?,
             previous: number(2)?,
-            deleted: number(3)? != 0,
+            kind: match number(3)? {
+                0 => Kind::Plain,
+                1 => Kind::Deletion,
+                2 => Kind::Packed,
+                other => return Err(LogError::Damaged(format!("revision {} is of the kind {other}", number(0)?))),
+            },
             expires: row.get::<_, Option<i64>>(4)?.map(i64::cast_unsigned),
             checksum: number(5)?,
             key: bytes(6)?,
@@ -100,21 +116,22 @@ impl<'a> Raw<'a> {
     }
 
     /// Of a change that is to be written.
-    fn of(event: &'a Event, expires: Option<u64>) -> Option<Self> {
-        let (kv, previous, deleted) = match event {
-            Event::Put { kv, prev } => (kv, prev.as_ref().map_or(0, |p| p.mod_revision), false),
-            Event::Delete { prev, .. } => (prev, prev.mod_revision, true),
+    fn of(Change { event, packed, expires }: &'a Change) -> Option<Self> {
+        let (kv, previous) = match event {
+            Event::Put { kv, prev } => (kv, prev.as_ref().map_or(0, |p| p.mod_revision)),
+            Event::Delete { prev, .. } => (prev, prev.mod_revision),
             Event::Progress(_) => return None,
         };
+        let (kind, value) = packed.as_ref().map_or((Kind::Deletion, &[][..]), |p| (Kind::Packed, p.stored()));
         let mut raw = Self {
             revision: event.revision(),
             create_revision: kv.create_revision,
             previous,
-            deleted,
-            expires,
+            kind,
+            expires: *expires,
             checksum: 0,
             key: kv.key.as_bytes(),
-            value: if deleted { &[] } else { &kv.value },
+            value,
         };
         raw.checksum = raw.sum();
         Some(raw)
@@ -122,6 +139,30 @@ impl<'a> Raw<'a> {
 
     pub(super) fn key(&self) -> Result<&'a str, LogError> {
         std::str::from_utf8(self.key).map_err(|e| LogError::Damaged(e.to_string()))
+    }
+
+    pub(super) fn is_deletion(&self) -> bool {
+        self.kind == Kind::Deletion
+    }
+
+    /// The object, unless it is a deletion.
+    pub(super) fn pack(&self) -> Result<Packed, LogError> {
+        let (key, created, changed) = (self.key()?, self.create_revision, self.revision);
+        match self.kind {
+            Kind::Packed => Packed::from_stored(key, self.value, created, changed).ok_or_else(|| self.not_packed()),
+            Kind::Plain | Kind::Deletion => Ok(Packed::made(key, self.value, created, changed)),
+        }
+    }
+
+    pub(super) fn unpack(&self) -> Result<Bytes, LogError> {
+        match self.kind {
+            Kind::Packed => unpack_stored(self.value).ok_or_else(|| self.not_packed()),
+            Kind::Plain | Kind::Deletion => Ok(Bytes::copy_from_slice(self.value)),
+        }
+    }
+
+    fn not_packed(&self) -> LogError {
+        LogError::Damaged(format!("the value of revision {} cannot be unpacked", self.revision))
     }
 
     pub(super) fn check(&self) -> Result<(), LogError> {
@@ -132,8 +173,8 @@ impl<'a> Raw<'a> {
     }
 
     /// SQLite's pages carry no checksums: a bit that flips in a value would go unnoticed.
-    fn sum(&self) -> u64 {
-        let numbers = [self.revision, self.create_revision, self.previous, u64::from(self.deleted)];
+    pub(super) fn sum(&self) -> u64 {
+        let numbers = [self.revision, self.create_revision, self.previous, self.kind as u64];
         let mut sum = crc32fast::Hasher::new();
         numbers.iter().chain(&self.expires).for_each(|n| sum.update(&n.to_le_bytes()));
         sum.update(self.key);
@@ -146,8 +187,8 @@ impl Record {
     pub(super) fn read(row: &Row<'_>) -> Result<Self, LogError> {
         let raw = Raw::read(row)?;
         raw.check()?;
-        let Raw { revision, create_revision, previous, deleted, value, .. } = raw;
-        let (key, value) = (raw.key()?.into(), Bytes::copy_from_slice(value));
+        let (key, value, deleted) = (raw.key()?.into(), raw.unpack()?, raw.is_deletion());
+        let Raw { revision, create_revision, previous, .. } = raw;
         Ok(Self { revision, create_revision, previous, deleted, key, value })
     }
 
@@ -166,21 +207,18 @@ pub(super) fn appender<'a>(tx: &'a Transaction<'_>) -> rusqlite::Result<CachedSt
 }
 
 /// Appends a change.
-pub(super) fn append(appender: &mut CachedStatement<'_>, event: &Event, expires: Option<u64>) -> rusqlite::Result<()> {
-    let Some(Raw { revision, create_revision, previous, deleted, expires, checksum, value, .. }) =
-        Raw::of(event, expires)
-    else {
-        return Ok(());
-    };
+pub(super) fn append(appender: &mut CachedStatement<'_>, change: &Change) -> rusqlite::Result<()> {
+    let Some(row) = Raw::of(change) else { return Ok(()) };
+    let Raw { revision, create_revision, previous, kind, expires, checksum, value, .. } = row;
     let signed = u64::cast_signed;
     appender.execute(params![
         signed(revision),
         signed(create_revision),
         signed(previous),
-        deleted,
+        kind as i64,
         expires.map(signed),
         signed(checksum),
-        event.key(),
+        change.event.key(),
         value,
     ])?;
     Ok(())
@@ -241,14 +279,14 @@ pub(super) fn trim(tx: &Transaction<'_>, trimmed: u64, compacted: u64, limit: u3
     let mut select =
         tx.prepare_cached("SELECT rev, prev_rev, deleted FROM log WHERE rev > ?1 AND rev <= ?2 ORDER BY rev LIMIT ?3")?;
     let bounds = params![trimmed.cast_signed(), compacted.cast_signed(), limit];
-    let step: Vec<(i64, i64, bool)> =
+    let step: Vec<(i64, i64, i64)> =
         select.query_map(bounds, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?.collect::<Result<_, _>>()?;
     let mut delete = tx.prepare_cached("DELETE FROM log WHERE rev = ?1")?;
-    for (revision, previous, deleted) in &step {
+    for (revision, previous, kind) in &step {
         if *previous != 0 {
             delete.execute([previous])?;
         }
-        if *deleted {
+        if *kind == Kind::Deletion as i64 {
             delete.execute([revision])?;
         }
     }

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
 
-use super::*;
+use super::{
+    log::{Kind, Order, Raw},
+    *,
+};
 use crate::{Condition, Event, KEY_BYTES_MAX, StoreError, VALUE_BYTES_MAX, Value, present};
 
 fn put(key: &str, condition: Condition, value: &str) -> Txn {
@@ -14,6 +17,16 @@ fn put(key: &str, condition: Condition, value: &str) -> Txn {
 
 fn delete(key: &str, revision: u64) -> Txn {
     Txn { key: key.into(), condition: Condition::ModRevision(revision), guard: None, value: None, ttl: None }
+}
+
+/// Text that cannot be compressed.
+pub(super) fn noise(bytes: usize) -> String {
+    let mut state = 1_u64;
+    let letters = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        char::from(b' ' + (state >> 58) as u8)
+    });
+    letters.take(bytes).collect()
 }
 
 async fn done(store: &Embedded, txn: Txn) -> u64 {
@@ -141,7 +154,7 @@ async fn a_full_disk_refuses_writes_until_there_is_room() {
     let store = Embedded::start(opened).unwrap();
     let mut good = 0;
     let error = loop {
-        match store.txn(put(&format!("/a/{good}"), Condition::Absent, &"x".repeat(10_000))).await {
+        match store.txn(put(&format!("/a/{good}"), Condition::Absent, &noise(10_000))).await {
             Ok(_) => good += 1,
             Err(error) => break error,
         }
@@ -180,22 +193,83 @@ async fn after_a_write_that_failed_nothing_more_is_written() {
 }
 
 #[tokio::test]
-async fn files_with_smaller_pages_are_read_and_written() {
+async fn files_with_other_pages_are_read_and_written() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store.db");
     let store = Embedded::open(&path).unwrap();
-    done(&store, put("/a", Condition::Absent, &"x".repeat(100_000))).await;
+    done(&store, put("/a", Condition::Absent, &noise(100_000))).await;
     drop(store);
     let file = Connection::open(&path).unwrap();
-    file.execute_batch("PRAGMA journal_mode = DELETE; PRAGMA page_size = 4096; VACUUM").unwrap();
+    file.execute_batch("PRAGMA journal_mode = DELETE; PRAGMA page_size = 8192; VACUUM").unwrap();
     let pages = || Connection::open(&path).unwrap().pragma_query_value(None, "page_size", |row| row.get::<_, u32>(0));
-    assert_eq!(pages(), Ok(4096));
+    assert_eq!(pages(), Ok(8192));
     for key in ["/b", "/c"] {
         let store = Embedded::open(&path).unwrap();
-        done(&store, put(key, Condition::Absent, &"y".repeat(100_000))).await;
+        done(&store, put(key, Condition::Absent, &noise(100_000))).await;
     }
     let store = Embedded::open(&path).unwrap();
-    assert_eq!((store.count(""), store.revision(), pages()), (3, 4, Ok(4096)));
+    assert_eq!((store.count(""), store.revision(), pages()), (3, 4, Ok(8192)));
+}
+
+/// Makes the rows of a file those of format 1, which held all values as they are.
+fn to_format_1(path: &Path) {
+    let mut file = Connection::open(path).unwrap();
+    let tx = file.transaction().unwrap();
+    let mut rows = Vec::new();
+    log::visit(&tx, Order::OldestFirst, |row| {
+        let raw = Raw::read(row)?;
+        let value = raw.unpack()?;
+        let kind = if raw.is_deletion() { Kind::Deletion } else { Kind::Plain };
+        rows.push((raw.revision, kind as i64, Raw { kind, value: &value, ..raw }.sum(), value.to_vec()));
+        Ok(())
+    })
+    .unwrap();
+    for (revision, kind, sum, value) in rows {
+        let (revision, sum) = (revision.cast_signed(), sum.cast_signed());
+        let changed = tx.execute(
+            "UPDATE log SET deleted = ?2, checksum = ?3, value = ?4 WHERE rev = ?1",
+            rusqlite::params![revision, kind, sum, value],
+        );
+        assert_eq!(changed, Ok(1));
+    }
+    tx.pragma_update(None, "user_version", 1).unwrap();
+    tx.commit().unwrap();
+}
+
+#[tokio::test]
+async fn files_of_format_1_are_read_and_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, copy) = (dir.path().join("store.db"), dir.path().join("copy.db"));
+    let object = format!(r#"{{"kind":"ConfigMap","apiVersion":"v1","data":{{"key":"{}"}}}}"#, "value ".repeat(100));
+    let store = Embedded::open(&path).unwrap();
+    let first = done(&store, put("/a", Condition::Absent, "short")).await;
+    let second = done(&store, put("/a", Condition::ModRevision(first), &object)).await;
+    let third = done(&store, put("/b", Condition::Absent, &object)).await;
+    let gone = done(&store, delete("/b", third)).await;
+    drop(store);
+    to_format_1(&path);
+    let format = |path| {
+        Connection::open(path).unwrap().pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).unwrap()
+    };
+
+    let report = maintenance::check(&path).unwrap();
+    assert_eq!((report.revision, report.objects, report.findings), (gone, 1, Vec::new()));
+    maintenance::backup(&path, &copy).unwrap();
+    assert_eq!((format(&path), format(&copy)), (1, 1));
+
+    let store = Embedded::open(&path).unwrap();
+    assert_eq!(format(&path), 2);
+    assert_eq!(store.get("/a").await.unwrap().unwrap().value, object);
+    let old = store.range(Range { revision: Some(first), ..range("/") }).await.unwrap();
+    assert_eq!(old.items.iter().map(|p| p.unpack().value).collect::<Vec<_>>(), ["short"]);
+    let fifth = done(&store, put("/a", Condition::ModRevision(second), "new")).await;
+    drop(store);
+    assert_eq!(maintenance::check(&path).unwrap().findings, Vec::<String>::new());
+    let store = Embedded::open(&path).unwrap();
+    let events = store.watch("/", first).await.unwrap().take(4).collect::<Vec<_>>().await;
+    let values = events.iter().map(|e| e.as_ref().unwrap().after().map(|kv| kv.value.clone())).collect::<Vec<_>>();
+    assert_eq!(values, [Some(object.clone().into()), Some(object.into()), None, Some("new".into())]);
+    assert_eq!(store.revision(), fifth);
 }
 
 #[tokio::test]
@@ -237,7 +311,7 @@ async fn the_write_ahead_log_stays_below_its_cap() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store.db");
     let store = Embedded::open(&path).unwrap();
-    let (wal, value) = (dir.path().join("store.db-wal"), "x".repeat(VALUE_BYTES_MAX));
+    let (wal, value) = (dir.path().join("store.db-wal"), noise(VALUE_BYTES_MAX));
     let (mut last, mut largest) = (Condition::Absent, 0);
     for n in 0..100 {
         last = Condition::ModRevision(done(&store, put("/a", last, &value)).await);
@@ -245,7 +319,7 @@ async fn the_write_ahead_log_stays_below_its_cap() {
         let Condition::ModRevision(newest) = last else { panic!("it was written") };
         assert_eq!(newest, n + 2);
     }
-    let cap = u64::from(keeper::WAL_PAGES_MAX * disk::PAGE_BYTES) + 2 * VALUE_BYTES_MAX as u64;
+    let cap = u64::from(keeper::WAL_PAGES_MAX * 4096) + 2 * VALUE_BYTES_MAX as u64;
     assert!(largest < cap, "{largest} of {cap} bytes");
 }
 

@@ -3,12 +3,14 @@
 //! Objects of Kubernetes are much alike: names of fields, `managedFields`, annotations. LZ4 with a dictionary of such
 //! text makes what a workspace begins with six times smaller, and reads it back at about a nanosecond a byte. A kind has
 //! a dictionary of its own, because LZ4 finds only the last of several like texts, and a short one is sooner gone through.
-//! Dictionaries and this form are in memory only; files and etcd hold the values as they are.
 //!
 //! ```text
-//! key's length | key | last change | last change - creation | value's length | tags | dictionary | value, compressed if
+//! key's length | key | last change | last change - creation | tags | value's length | dictionary | value, compressed if
 //! that is shorter
 //! ```
+//! The last three are also what the embedded engine's file holds of a value, so dictionaries are part of its format: none
+//! may change, more may be added at the end. etcd holds values as they are.
+//!
 //! Numbers are LEB128, seven bits a byte. Tags are those of the labels, see [`Tags`].
 
 use std::{
@@ -46,10 +48,8 @@ impl fmt::Debug for Packed {
 struct Parts<'a> {
     mod_revision: u64,
     create_revision: u64,
-    bytes: usize,
     tags: Tags<'a>,
-    dictionary: &'a [u8],
-    value: &'a [u8],
+    stored: &'a [u8],
 }
 
 thread_local! {
@@ -92,8 +92,8 @@ impl Packed {
             put(entry, key.len() as u64);
             entry.extend_from_slice(key.as_bytes());
             put_revisions(entry, create_revision, mod_revision);
-            put(entry, value.len() as u64);
             Tags::write(value, entry);
+            put(entry, value.len() as u64);
             let dictionary = dictionary(value);
             put(entry, dictionary as u64);
             let small = if value.len() < COMPRESSED_MIN { None } else { compress(value, dictionary, room) };
@@ -129,11 +129,8 @@ impl Packed {
 
     /// The object. Costs about a nanosecond a byte.
     pub fn unpack(&self) -> KeyValue {
-        let Parts { mod_revision, create_revision, bytes, dictionary, value, .. } = self.parts();
-        let value = match value.len() == bytes {
-            true => Bytes::copy_from_slice(value),
-            false => decompress_with_dict(value, bytes, dictionary).expect("it was compressed here").into(),
-        };
+        let Parts { mod_revision, create_revision, stored, .. } = self.parts();
+        let value = unpack_stored(stored).expect("it was packed here, or unpacked once when it was read");
         KeyValue { key: self.key().into(), value, create_revision, mod_revision }
     }
 
@@ -160,7 +157,26 @@ impl Packed {
 
     /// Bytes of the value.
     pub(super) fn bytes(&self) -> u64 {
-        self.parts().bytes as u64
+        take(&mut self.parts().stored)
+    }
+
+    /// The value as it is written to a file; see [`unpack_stored`].
+    pub(crate) fn stored(&self) -> &[u8] {
+        self.parts().stored
+    }
+
+    /// The same object from what a file holds of it; `None` if that is damaged.
+    pub(crate) fn from_stored(key: &str, stored: &[u8], create_revision: u64, mod_revision: u64) -> Option<Self> {
+        let value = unpack_stored(stored)?;
+        ROOM.with_borrow_mut(|(_, entry)| {
+            entry.clear();
+            put(entry, key.len() as u64);
+            entry.extend_from_slice(key.as_bytes());
+            put_revisions(entry, create_revision, mod_revision);
+            Tags::write(&value, entry);
+            entry.extend_from_slice(stored);
+            Some(Self((&**entry).into()))
+        })
     }
 
     fn parts(&self) -> Parts<'_> {
@@ -169,11 +185,24 @@ impl Packed {
         let mut rest = rest.get(length..).unwrap_or_default();
         let mod_revision = take(&mut rest);
         let create_revision = mod_revision.wrapping_sub(take(&mut rest));
-        let bytes = take(&mut rest) as usize;
         let tags = Tags::take(&mut rest);
-        let dictionary = line(take(&mut rest) as usize);
-        Parts { mod_revision, create_revision, bytes, tags, dictionary, value: rest }
+        Parts { mod_revision, create_revision, tags, stored: rest }
     }
+}
+
+/// The value in what [`Packed::stored`] gave; `None` if it is something else.
+pub(crate) fn unpack_stored(mut stored: &[u8]) -> Option<Bytes> {
+    let (bytes, dictionary) = (usize::try_from(take(&mut stored)).ok()?, take(&mut stored));
+    if stored.len() == bytes {
+        return Some(Bytes::copy_from_slice(stored));
+    }
+    // No byte of LZ4 stands for more than 255.
+    if bytes / 256 > stored.len() {
+        return None;
+    }
+    let dictionary = DICTIONARIES.get(usize::try_from(dictionary).ok()?)?;
+    let value = decompress_with_dict(stored, bytes, dictionary).ok()?;
+    (value.len() == bytes).then(|| value.into())
 }
 
 fn put_revisions(out: &mut Vec<u8>, created: u64, changed: u64) {
@@ -238,8 +267,37 @@ mod tests {
             let shared = early.clone();
             prop_assert_eq!(early.at(created, changed).unpack(), kv.clone());
             prop_assert_eq!((shared.unpack().create_revision, shared.mod_revision()), before);
-            prop_assert_eq!(shared.at(created, changed).unpack(), kv);
+            prop_assert_eq!(shared.at(created, changed).unpack(), kv.clone());
+            let read = Packed::from_stored(&key, packed.stored(), created, changed).unwrap();
+            prop_assert_eq!((&read.0, read.unpack()), (&packed.0, kv));
         }
+    }
+
+    proptest! {
+        /// What is no packed value is none, and takes no memory.
+        #[test]
+        fn any_bytes_are_stored_values_or_not(stored in prop::collection::vec(any::<u8>(), 0..200)) {
+            let found = unpack_stored(&stored);
+            prop_assert!(found.is_none_or(|value| value.len() <= 256 * (stored.len() + 1)));
+        }
+    }
+
+    /// Files hold what was compressed with them: a sum that is here stays here, at its place.
+    #[test]
+    fn dictionaries_are_those_of_the_files() {
+        let sums: Vec<u32> = DICTIONARIES.iter().map(|line| crc32fast::hash(line)).collect();
+        let known = [
+            1_331_170_261,
+            1_624_671_732,
+            1_996_021_475,
+            3_868_720_522,
+            956_582_861,
+            2_080_228_046,
+            923_084_850,
+            2_857_868_982,
+            3_324_127_777,
+        ];
+        assert_eq!(sums, known);
     }
 
     #[test]

@@ -127,8 +127,10 @@ async fn compaction_gives_space_back() {
     let store = Embedded::open(&path).unwrap();
     fill(&store).await;
     let mut last = Condition::Absent;
-    for n in 0..100 {
-        last = Condition::ModRevision(done(&store, put("/large", last, &n.to_string().repeat(20_000))).await);
+    for n in 0..100_u32 {
+        // Such as cannot be compressed.
+        let digits = (0..5_000).map(|i| format!("{:08x}", (n * 5_000 + i).wrapping_mul(2_654_435_761)));
+        last = Condition::ModRevision(done(&store, put("/large", last, &digits.collect::<String>())).await);
     }
     assert!(matches!(compact(&path), Err(OpenError::InUse { .. })));
     let revision = store.revision();

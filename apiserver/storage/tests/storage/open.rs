@@ -101,8 +101,8 @@ fn files_of_others_are_left_alone() {
 async fn a_newer_format_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = filled(dir.path()).await;
-    rusqlite::Connection::open(&path).unwrap().pragma_update(None, "user_version", 2).unwrap();
-    assert!(matches!(refused(&path), OpenError::Newer { found: 2, .. }));
+    rusqlite::Connection::open(&path).unwrap().pragma_update(None, "user_version", 3).unwrap();
+    assert!(matches!(refused(&path), OpenError::Newer { found: 3, .. }));
 }
 
 #[tokio::test]

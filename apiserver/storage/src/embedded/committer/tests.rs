@@ -1,6 +1,7 @@
 //! What the thread begins by itself, under a clock of the test.
 
 use super::*;
+use crate::embedded::tests::noise;
 
 fn write(key: &str, value: &str) -> (Op, oneshot::Receiver<Result<TxnOutcome, StoreError>>) {
     let value = Some(Bytes::copy_from_slice(value.as_bytes()));
@@ -21,7 +22,7 @@ fn a_full_disk_is_tried_once_a_second_and_told_of_once() {
     // Large values first, then small ones into what room is left.
     for size in [10_000, 1] {
         let refused = (0..).find_map(|n| {
-            let (op, mut answer) = write(&format!("/{size}/{n}"), &"x".repeat(size));
+            let (op, mut answer) = write(&format!("/{size}/{n}"), &noise(size));
             committer.commit(vec![op], start);
             answer.try_recv().unwrap().err()
         });
