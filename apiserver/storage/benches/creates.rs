@@ -23,6 +23,10 @@ use apiserver_storage::{Condition, Embedded, Store, Txn, TxnOutcome};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
+/// As in the program, for both.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const CLIENTS: [usize; 3] = [1, 8, 64];
 const ROUNDS: usize = 7;
 const ROUND: Duration = Duration::from_secs(3);
