@@ -70,7 +70,7 @@ impl Embedded {
     /// Opens the store in the file `path`, or makes a new one; missing directories are made. Beside it
     /// appear `<path>-wal`, `<path>-shm` and `<path>.lock`.
     ///
-    /// Blocks while all objects are read and compressed: 2 to 3 µs of a processor each, more with large values.
+    /// Blocks while all objects are read and looked at: 1 to 3 µs of a processor each, more with large values.
     ///
     /// # Errors
     /// See [`OpenError`]; nothing is changed in a file that is refused.
