@@ -41,7 +41,7 @@ pub(crate) struct Dev {
     #[arg(long, default_value_t = 9443)]
     pub(crate) admin_port: u16,
     /// Seats of the API server: how many units of work it does at once [default: 600]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) seats: Option<u32>,
     /// A GatewayConfiguration file (docs/gateway-file.md) without listen, admin, shards and authentication.dropGroups
     #[arg(long, value_name = "FILE")]

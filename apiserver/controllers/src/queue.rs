@@ -97,9 +97,8 @@ impl<K: Clone + Debug + Eq + Hash + Send + 'static> Queue<K> {
 
     /// Nothing waits: what was needed while all objects did, at a start, is given back.
     fn release(&mut self) {
-        if self.ready.capacity().max(self.queued.capacity()) > KEPT_MAX {
-            (self.ready, self.queued) = (VecDeque::new(), HashSet::new());
-        }
+        self.ready.shrink_to(KEPT_MAX);
+        self.queued.shrink_to(KEPT_MAX);
     }
 
     /// Waits until a look has ended or one that failed is due again, and takes note of it; for ever when neither is to

@@ -11,6 +11,10 @@ use std::{path::Path, process::Command, sync::Arc, time::Instant};
 use apiserver_storage::{Condition, Embedded, Store, Txn, TxnOutcome};
 use futures_util::{StreamExt, stream};
 
+/// As in the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Path of a store that the child is to open.
 const CHILD: &str = "FAIRGATE_BENCH_MEMORY_CHILD";
 /// Set: the child writes something and dies.

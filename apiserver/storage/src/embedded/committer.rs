@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::{
     disk, keeper,
-    log::{self, Meta},
+    log::{self, Change, Meta},
     shared::Shared,
 };
 use crate::{
@@ -84,15 +84,6 @@ struct Batch {
     next: State,
     changes: Vec<Change>,
     answers: Vec<Answer>,
-}
-
-/// One change of a commit.
-pub(super) struct Change {
-    pub(super) event: Event,
-    /// The object after it.
-    pub(super) packed: Option<Packed>,
-    /// When (milliseconds since 1970) the object goes by itself.
-    pub(super) expires: Option<u64>,
 }
 
 /// A commit that is durable.

@@ -2,7 +2,7 @@
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
-    io,
+    io::{self, BufReader},
     path::{Path, PathBuf},
 };
 
@@ -107,6 +107,7 @@ pub(super) fn refuse(path: &Path, error: &io::Error) -> OpenError {
     let hint = match error.kind() {
         io::ErrorKind::PermissionDenied => WRITABLE,
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ROOM,
+        io::ErrorKind::NotFound => "; make its directory first, or choose another place",
         _ => "",
     };
     OpenError::Path { path: path.into(), reason: format!("{error}{hint}") }
@@ -131,16 +132,16 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     let (lock, writer) = open_exclusively(path)?;
     let fail = |error: rusqlite::Error| explain(path, error);
     let (state, expiries, trimmed) = load::load(path, &writer)?;
-    // From here on there will be rows that versions before do not know. Rows stay as they are.
-    if marks(&writer).map_err(fail)?.1 != FORMAT {
-        writer.pragma_update(None, "user_version", FORMAT).map_err(fail)?;
-    }
     let another = || {
         let connection = Connection::open(path)?;
         configure(&connection).map(|()| connection)
     };
     let checkpoints = another().map_err(fail)?;
     let readers = (0..READERS).map(|_| another()).collect::<Result<_, _>>().map_err(fail)?;
+    // From here on there will be rows that versions before do not know. Those that are there stay as they are.
+    if marks(&writer).map_err(fail)?.1 != FORMAT {
+        writer.pragma_update(None, "user_version", FORMAT).map_err(fail)?;
+    }
     Ok(Opened { path: path.into(), lock, writer, checkpoints, readers, state, expiries, trimmed })
 }
 
@@ -164,8 +165,18 @@ pub(super) fn open_exclusively(path: &Path) -> Result<(File, Connection), OpenEr
     sync_directory(path)?;
     if unclean || size(path) <= CHEAP_CHECK_BYTES {
         check_pages(path, &writer)?;
+    } else {
+        read_ahead(path);
     }
     Ok((lock, writer))
+}
+
+/// Brings a file into the system's cache from its beginning on. Rows are read from the end, which takes a disk several
+/// times as long: nobody reads ahead in that direction.
+fn read_ahead(path: &Path) {
+    const STEP: usize = 1 << 20;
+    // Whether it can be read is found out by who needs it.
+    let _ = File::open(path).and_then(|file| io::copy(&mut BufReader::with_capacity(STEP, file), &mut io::sink()));
 }
 
 fn size(path: &Path) -> u64 {

@@ -12,7 +12,6 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, Transaction,
 
 use crate::{
     Event, Key, KeyValue, StoreError,
-    embedded::committer::Change,
     tree::{Packed, Tree, unpack_stored},
 };
 
@@ -26,7 +25,7 @@ CREATE TABLE log (
     rev        INTEGER PRIMARY KEY,
     create_rev INTEGER NOT NULL,
     prev_rev   INTEGER NOT NULL,
-    deleted    INTEGER NOT NULL, -- see Kind
+    deleted    INTEGER NOT NULL,
     expires    INTEGER,
     checksum   INTEGER NOT NULL,
     key        TEXT NOT NULL,
@@ -49,6 +48,15 @@ pub(super) enum Kind {
     Deletion = 1,
     /// A value as [`Packed::stored`] has it.
     Packed = 2,
+}
+
+/// One change that is to be written.
+pub(super) struct Change {
+    pub(super) event: Event,
+    /// The object after it.
+    pub(super) packed: Option<Packed>,
+    /// When (milliseconds since 1970) the object goes by itself.
+    pub(super) expires: Option<u64>,
 }
 
 /// One change as it is in the log.
@@ -145,7 +153,7 @@ impl<'a> Raw<'a> {
         self.kind == Kind::Deletion
     }
 
-    /// The object, unless it is a deletion.
+    /// The object, of a row that is no deletion.
     pub(super) fn pack(&self) -> Result<Packed, LogError> {
         let (key, created, changed) = (self.key()?, self.create_revision, self.revision);
         match self.kind {

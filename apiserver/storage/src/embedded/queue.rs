@@ -4,14 +4,10 @@
 use std::{
     collections::VecDeque,
     sync::{Condvar, Mutex, PoisonError},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use crate::{StoreError, present::lock};
-
-/// How long the other threads are let run for an item to come, before a sleep: to be woken takes as long, and who was just
-/// answered often asks for the next thing.
-const AWAKE: Duration = Duration::from_micros(50);
 
 pub(super) struct Queue<T> {
     inner: Mutex<Inner<T>>,
@@ -44,13 +40,6 @@ impl<T> Queue<T> {
     /// front for as long as `fits` says so. `None` once it is closed and empty.
     pub(super) fn take(&self, until: Option<Instant>, mut fits: impl FnMut(&T) -> bool) -> Option<Vec<T>> {
         let mut inner = lock(&self.inner);
-        let awake = Instant::now() + AWAKE;
-        let sleep_at = until.map_or(awake, |until| until.min(awake));
-        while inner.items.is_empty() && !inner.closed && Instant::now() < sleep_at {
-            drop(inner);
-            std::thread::yield_now();
-            inner = lock(&self.inner);
-        }
         while inner.items.is_empty() && !inner.closed {
             inner = match until.map(|t| t.saturating_duration_since(Instant::now())) {
                 Some(rest) if rest.is_zero() => return Some(Vec::new()),

@@ -312,6 +312,9 @@ async fn the_write_ahead_log_stays_below_its_cap() {
     let path = dir.path().join("store.db");
     let store = Embedded::open(&path).unwrap();
     let (wal, value) = (dir.path().join("store.db-wal"), noise(VALUE_BYTES_MAX));
+    let file = Connection::open(dir.path().join("store.db")).unwrap();
+    let page_bytes = file.pragma_query_value(None, "page_size", |row| row.get::<_, u32>(0)).unwrap();
+    drop(file);
     let (mut last, mut largest) = (Condition::Absent, 0);
     for n in 0..100 {
         last = Condition::ModRevision(done(&store, put("/a", last, &value)).await);
@@ -319,7 +322,7 @@ async fn the_write_ahead_log_stays_below_its_cap() {
         let Condition::ModRevision(newest) = last else { panic!("it was written") };
         assert_eq!(newest, n + 2);
     }
-    let cap = u64::from(keeper::WAL_PAGES_MAX * 4096) + 2 * VALUE_BYTES_MAX as u64;
+    let cap = u64::from(keeper::WAL_PAGES_MAX * page_bytes) + 2 * VALUE_BYTES_MAX as u64;
     assert!(largest < cap, "{largest} of {cap} bytes");
 }
 

@@ -30,14 +30,13 @@ pub(super) struct Kept(Vec<KeptState>);
 struct KeptState {
     revision: u64,
     tree: Tree,
-    used: Instant,
-    is_asked_for: bool,
+    until: Instant,
 }
 
 impl Kept {
     fn exact(&mut self, revision: u64) -> Option<Tree> {
         let kept = self.0.iter_mut().find(|k| k.revision == revision)?;
-        (kept.used, kept.is_asked_for) = (Instant::now(), true);
+        kept.until = Instant::now() + KEPT_FOR;
         Some(kept.tree.clone())
     }
 
@@ -47,22 +46,23 @@ impl Kept {
         later.min_by_key(|k| k.revision).map(|k| (k.revision, k.tree.clone()))
     }
 
-    fn keep(&mut self, revision: u64, tree: Tree, is_asked_for: bool) {
-        let used = Instant::now();
+    fn keep(&mut self, revision: u64, tree: Tree, time: Duration) {
+        let until = Instant::now() + time;
         if let Some(kept) = self.0.iter_mut().find(|k| k.revision == revision) {
-            (kept.used, kept.is_asked_for) = (used, kept.is_asked_for | is_asked_for);
+            kept.until = kept.until.max(until);
             return;
         }
         if self.0.len() >= KEPT_MAX {
-            let oldest = self.0.iter().enumerate().min_by_key(|(_, k)| k.used).map(|(at, _)| at);
+            let oldest = self.0.iter().enumerate().min_by_key(|(_, k)| k.until).map(|(at, _)| at);
             oldest.map(|at| self.0.swap_remove(at));
         }
-        self.0.push(KeptState { revision, tree, used, is_asked_for });
+        self.0.push(KeptState { revision, tree, until });
     }
 
     /// Lets go of what nobody has used for a while.
     pub(super) fn prune(&mut self) {
-        self.0.retain(|k| k.used.elapsed() < if k.is_asked_for { KEPT_FOR } else { KEPT_UNASKED_FOR });
+        let now = Instant::now();
+        self.0.retain(|k| k.until > now);
     }
 }
 
@@ -80,7 +80,7 @@ impl Present {
         let state = self.state();
         let result = read(&state.tree, state.revision, range);
         if result.remaining > 0 {
-            lock(&self.kept).keep(state.revision, state.tree.clone(), false);
+            lock(&self.kept).keep(state.revision, state.tree.clone(), KEPT_UNASKED_FOR);
         }
         result
     }
@@ -89,6 +89,7 @@ impl Present {
     pub(crate) fn old(&self, revision: u64) -> Result<Old, StoreError> {
         let state = self.state();
         if revision == state.revision {
+            lock(&self.kept).exact(revision); // for the page after this one
             return Ok(Old::Here(state.tree.clone()));
         }
         if revision > state.revision {
@@ -116,7 +117,7 @@ impl Present {
 
     /// Keeps a state that was asked for.
     pub(crate) fn keep(&self, revision: u64, tree: Tree) {
-        lock(&self.kept).keep(revision, tree, true);
+        lock(&self.kept).keep(revision, tree, KEPT_FOR);
     }
 }
 
@@ -155,10 +156,11 @@ mod tests {
     #[test]
     fn a_first_page_alone_keeps_its_state_for_a_short_time_only() {
         let mut kept = Kept::default();
-        (1..=3).for_each(|revision| kept.keep(revision, Tree::default(), revision == 3));
+        kept.keep(1, Tree::default(), KEPT_UNASKED_FOR);
+        kept.keep(2, Tree::default(), KEPT_UNASKED_FOR);
+        kept.keep(3, Tree::default(), KEPT_FOR);
         assert!(kept.exact(2).is_some());
-        let a_while_ago = Instant::now().checked_sub(KEPT_UNASKED_FOR).unwrap();
-        kept.0.iter_mut().for_each(|k| k.used = a_while_ago);
+        kept.0.iter_mut().for_each(|k| k.until -= KEPT_UNASKED_FOR);
         kept.prune();
         assert_eq!(kept.0.iter().map(|k| k.revision).collect::<Vec<_>>(), [2, 3]);
     }

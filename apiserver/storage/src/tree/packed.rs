@@ -9,7 +9,7 @@
 //! that is shorter
 //! ```
 //! The last three are also what the embedded engine's file holds of a value, so dictionaries are part of its format: none
-//! may change, more may be added at the end. etcd holds values as they are.
+//! may change, and one more, at the end, needs another number of the format. etcd holds values as they are.
 //!
 //! Numbers are LEB128, seven bits a byte. Tags are those of the labels, see [`Tags`].
 
@@ -24,7 +24,7 @@ use lz4_flex::block::{compress_into_with_dict, decompress_with_dict, get_maximum
 
 use crate::{KeyValue, labels::Tags};
 
-/// What objects often contain, a line for each kind, the first for all others. Any text is as correct as any other.
+/// What objects often contain, a line for each kind, the first for all others.
 static DICTIONARIES: LazyLock<Vec<&[u8]>> =
     LazyLock::new(|| include_str!("dictionaries.txt").lines().map(str::as_bytes).collect());
 /// Shorter values are kept as they are.
@@ -88,11 +88,7 @@ impl Packed {
     /// From its parts.
     pub(crate) fn made(key: &str, value: &[u8], create_revision: u64, mod_revision: u64) -> Self {
         ROOM.with_borrow_mut(|(room, entry)| {
-            entry.clear();
-            put(entry, key.len() as u64);
-            entry.extend_from_slice(key.as_bytes());
-            put_revisions(entry, create_revision, mod_revision);
-            Tags::write(value, entry);
+            put_head(entry, key, (create_revision, mod_revision), value);
             put(entry, value.len() as u64);
             let dictionary = dictionary(value);
             put(entry, dictionary as u64);
@@ -169,11 +165,7 @@ impl Packed {
     pub(crate) fn from_stored(key: &str, stored: &[u8], create_revision: u64, mod_revision: u64) -> Option<Self> {
         let value = unpack_stored(stored)?;
         ROOM.with_borrow_mut(|(_, entry)| {
-            entry.clear();
-            put(entry, key.len() as u64);
-            entry.extend_from_slice(key.as_bytes());
-            put_revisions(entry, create_revision, mod_revision);
-            Tags::write(&value, entry);
+            put_head(entry, key, (create_revision, mod_revision), &value);
             entry.extend_from_slice(stored);
             Some(Self((&**entry).into()))
         })
@@ -203,6 +195,15 @@ pub(crate) fn unpack_stored(mut stored: &[u8]) -> Option<Bytes> {
     let dictionary = DICTIONARIES.get(usize::try_from(dictionary).ok()?)?;
     let value = decompress_with_dict(stored, bytes, dictionary).ok()?;
     (value.len() == bytes).then(|| value.into())
+}
+
+/// What stands before the value.
+fn put_head(out: &mut Vec<u8>, key: &str, (created, changed): (u64, u64), value: &[u8]) {
+    out.clear();
+    put(out, key.len() as u64);
+    out.extend_from_slice(key.as_bytes());
+    put_revisions(out, created, changed);
+    Tags::write(value, out);
 }
 
 fn put_revisions(out: &mut Vec<u8>, created: u64, changed: u64) {
@@ -282,7 +283,8 @@ mod tests {
         }
     }
 
-    /// Files hold what was compressed with them: a sum that is here stays here, at its place.
+    /// Files of format 2 hold what was compressed with them: a sum that is here stays here, at its place, and one more
+    /// needs another format, so that versions before say that they do not know it.
     #[test]
     fn dictionaries_are_those_of_the_files() {
         let sums: Vec<u32> = DICTIONARIES.iter().map(|line| crc32fast::hash(line)).collect();
