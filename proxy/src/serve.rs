@@ -20,9 +20,10 @@ use apiserver_api::{Reason, Status, Verb};
 use fairness::Clock;
 use http::{
     HeaderValue, Method, Request, Response, StatusCode, Version,
-    header::{EXPECT, UPGRADE},
+    header::{CONTENT_LENGTH, EXPECT, UPGRADE},
     request::Parts,
 };
+use http_body::Body as _;
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
@@ -89,6 +90,13 @@ pub(crate) async fn serve(
         trail.outcome = Outcome::Served;
     }
     worker.phases.answered(trail);
+    if is_head && version == Version::HTTP_2 {
+        // hyper leaves it out over HTTP/1.1 only; here clients would take it for an error of the protocol.
+        if let Some(bytes) = response.body().size_hint().exact().filter(|bytes| *bytes > 0) {
+            response.headers_mut().entry(CONTENT_LENGTH).or_insert(bytes.into());
+        }
+        *response.body_mut() = Reply::plain(Body::empty());
+    }
     if version == Version::HTTP_2 && worker.wants_another_connection() {
         peer.link.age();
     }

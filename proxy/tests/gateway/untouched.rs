@@ -174,6 +174,16 @@ async fn each_method_gets_the_answer_it_should() {
         );
         let methods: Vec<_> = seen.take().into_iter().map(|parts| parts.method).collect();
         assert_eq!(methods, [Method::HEAD, Method::OPTIONS], "{protocol}");
+        // The gateway's own.
+        for path in ["/livez", "/readyz?verbose"] {
+            let ask = |method: Method| Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
+            let head = send(&gateway, protocol, ask(Method::HEAD)).await;
+            let get = send(&gateway, protocol, ask(Method::GET)).await;
+            assert_eq!(head.status(), get.status(), "{protocol} {path}");
+            let length = head.headers()["content-length"].to_str().unwrap().parse::<usize>().unwrap();
+            assert_eq!(text(head.into_body()).await, "", "{protocol} {path}");
+            assert_eq!(text(get.into_body()).await.len(), length, "{protocol} {path}");
+        }
     }
     let mut connect = Request::new(Body::empty());
     (*connect.method_mut(), *connect.uri_mut()) = (Method::CONNECT, "other:443".parse().unwrap());

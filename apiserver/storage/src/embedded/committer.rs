@@ -74,6 +74,8 @@ pub(super) struct Committer {
     /// Pages in the write-ahead log after the last commit, or fewer if it was begun anew since.
     wal_pages: Arc<AtomicU32>,
     trimmed: u64,
+    /// The file has the format of an older version until the first commit of this one.
+    is_older: bool,
     expiries: BTreeSet<Expiry>,
     /// The disk was full: no sooner than this, expired keys are deleted and history is trimmed.
     full_until: Option<Instant>,
@@ -132,12 +134,16 @@ impl Committer {
                 shared.poison(format!("the write-ahead log cannot be watched: {error}"));
             }
         }
+        let is_older = writer.as_ref().is_some_and(|writer| disk::is_older(writer).unwrap_or(true));
         let (trimmed, expiries) = (trimmed.unwrap_or(0), expiries.into_iter().collect());
         let (to, from) = mpsc::sync_channel(UNPUBLISHED_MAX);
         let waiting = Arc::<AtomicUsize>::default();
         let publisher = Publisher { shared: shared.clone(), waiting: waiting.clone(), from };
         let (state, unpublished) = (State::clone(&shared.present.state()), Unpublished { waiting, to });
-        (Self { shared, state, unpublished, writer, wal_pages, trimmed, expiries, full_until: None }, publisher)
+        (
+            Self { shared, state, unpublished, writer, wal_pages, trimmed, is_older, expiries, full_until: None },
+            publisher,
+        )
     }
 
     /// Works until the queue is closed and empty, and gives the connection back.
@@ -238,6 +244,9 @@ impl Committer {
             return Ok(self.trimmed);
         }
         let tx = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        if self.is_older {
+            disk::set_format(&tx)?;
+        }
         {
             let mut appender = log::appender(&tx)?;
             for change in changes {
@@ -254,6 +263,7 @@ impl Committer {
             log::set_meta(&tx, &meta)?;
         }
         tx.commit()?;
+        self.is_older = false;
         // Not in the pause: where a small write fits, the next one may not.
         if !pauses && self.full_until.take().is_some() {
             tracing::info!("the disk of the store has room again; writes are taken");

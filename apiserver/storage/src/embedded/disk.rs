@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rusqlite::{Connection, ErrorCode, TransactionBehavior, config::DbConfig};
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, config::DbConfig};
 
 use super::{committer::Expiry, load, log};
 use crate::present::State;
@@ -138,10 +138,6 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     };
     let checkpoints = another().map_err(fail)?;
     let readers = (0..READERS).map(|_| another()).collect::<Result<_, _>>().map_err(fail)?;
-    // From here on there will be rows that versions before do not know. Those that are there stay as they are.
-    if marks(&writer).map_err(fail)?.1 != FORMAT {
-        writer.pragma_update(None, "user_version", FORMAT).map_err(fail)?;
-    }
     Ok(Opened { path: path.into(), lock, writer, checkpoints, readers, state, expiries, trimmed })
 }
 
@@ -269,7 +265,7 @@ fn identify(path: &Path, writer: &mut Connection) -> Result<(), OpenError> {
     let tx = writer.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
     tx.execute_batch(log::SCHEMA).map_err(fail)?;
     tx.pragma_update(None, "application_id", APPLICATION_ID).map_err(fail)?;
-    tx.pragma_update(None, "user_version", FORMAT).map_err(fail)?;
+    set_format(&tx).map_err(fail)?;
     tx.commit().map_err(fail)
 }
 
@@ -277,6 +273,16 @@ fn identify(path: &Path, writer: &mut Connection) -> Result<(), OpenError> {
 fn marks(connection: &Connection) -> rusqlite::Result<(i32, i32)> {
     let number = |what: &str| connection.pragma_query_value::<i32, _>(None, what, |row| row.get(0));
     Ok((number("application_id")?, number("user_version")?))
+}
+
+/// Whether versions before may still read the file.
+pub(super) fn is_older(connection: &Connection) -> rusqlite::Result<bool> {
+    Ok(marks(connection)?.1 != FORMAT)
+}
+
+/// Says that there are rows that versions before do not know. Those that were there stay as they are.
+pub(super) fn set_format(tx: &Transaction<'_>) -> rusqlite::Result<()> {
+    tx.pragma_update(None, "user_version", FORMAT)
 }
 
 /// Checks that a file that is not empty is ours and that this version knows its format.

@@ -73,6 +73,9 @@ pub(super) fn load(path: &Path, connection: &Connection) -> Result<(State, Vec<E
             let raw = Raw::read(row)?;
             revision = revision.max(raw.revision);
             since_compaction += u64::from(raw.revision > meta.compacted);
+            if raw.previous >= raw.revision {
+                return Err(LogError::Damaged(format!("revision {} follows {}", raw.revision, raw.previous)));
+            }
             if !superseded.is_present(&raw) {
                 return raw.check();
             }

@@ -258,12 +258,13 @@ async fn files_of_format_1_are_read_and_written() {
     assert_eq!((format(&path), format(&copy)), (1, 1));
 
     let store = Embedded::open(&path).unwrap();
-    assert_eq!(format(&path), 2);
     assert_eq!(store.get("/a").await.unwrap().unwrap().value, object);
     let old = store.range(Range { revision: Some(first), ..range("/") }).await.unwrap();
     assert_eq!(old.items.iter().map(|p| p.unpack().value).collect::<Vec<_>>(), ["short"]);
+    assert_eq!(format(&path), 1);
     let fifth = done(&store, put("/a", Condition::ModRevision(second), "new")).await;
     drop(store);
+    assert_eq!(format(&path), 2);
     assert_eq!(maintenance::check(&path).unwrap().findings, Vec::<String>::new());
     let store = Embedded::open(&path).unwrap();
     let events = store.watch("/", first).await.unwrap().take(4).collect::<Vec<_>>().await;
