@@ -47,6 +47,8 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
     let pki = pki::load_or_create(directory)?;
     let url = format!("https://{}", listener.local_addr()?);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    // Before the store, which may refuse: else the next start would take the key for lost.
+    let tokens = pki::token_key(directory, first)?;
     let store = store::open(&runtime, &args.store, directory, first)?;
     // Not before the directory is ours: one that runs there has its own address in this file.
     let (path, access) = (directory.join("admin.kubeconfig"), kubeconfig::render(&url, &pki));
@@ -58,7 +60,6 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
     let tls = pki::server_config(chain, key, Some(pki::roots(&pki.ca_certificate)?))?;
 
     let shutdown = CancellationToken::new();
-    let tokens = pki::token_key(directory, first)?;
     let server = api_server(&runtime, store.clone(), server_options(&url, &shutdown, Some(tokens)))
         .map_err(|e| anyhow::anyhow!("the store: {e}"))?;
     let cache = CacheServer::new(store.clone(), server_options(&url, &shutdown, None));

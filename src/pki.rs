@@ -133,7 +133,7 @@ pub(crate) fn token_key(directory: &Path, first: bool) -> Result<TokenKey> {
             if !first {
                 tracing::warn!(
                     file = %path.display(),
-                    "it was missing and is made anew: tokens of service accounts that were signed so far end"
+                    "the key of service accounts was missing and is made anew: tokens that were signed so far end"
                 );
             }
             let text = KeyPair::generate()?.serialize_pem();

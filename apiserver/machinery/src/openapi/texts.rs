@@ -13,7 +13,7 @@ const COMMON: Texts = &[
     ("metadata", "Name, labels, annotations and the like."),
     ("spec", "What is wanted."),
     ("status", "What is; written by the server."),
-    ("status.conditions", "What holds at present, and since when. Sorted by type, Ready first."),
+    ("status.conditions", "What holds at present, and since when. Sorted by type."),
     ("status.conditions.type", "What is said to hold or not."),
     ("status.conditions.status", "True, False or Unknown."),
     ("status.conditions.severity", "How bad it is that it does not hold: Error, Warning or Info."),

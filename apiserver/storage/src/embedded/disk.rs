@@ -68,7 +68,7 @@ pub enum OpenError {
     },
     /// It would be overwritten.
     #[error(
-        "{} is there already and is not overwritten; choose another path, or move away what is there",
+        "nothing is overwritten, and there already is {}; choose another path, or move away what is there",
         listed(paths)
     )]
     Exists {
@@ -291,7 +291,8 @@ pub(super) fn is_ours(path: &Path, connection: &Connection) -> Result<(), OpenEr
         (APPLICATION_ID, 1..=FORMAT) => Ok(()),
         (APPLICATION_ID, found) if found > FORMAT => Err(OpenError::Newer { path: path.into(), found }),
         (APPLICATION_ID, found) => Err(OpenError::Damaged { path: path.into(), reason: format!("format {found}") }),
-        (id, _) => Err(OpenError::Foreign { path: path.into(), reason: format!("application_id {id:#x}") }),
+        (0, _) => Err(OpenError::Foreign { path: path.into(), reason: "it is empty, or another program's".into() }),
+        (id, _) => Err(OpenError::Foreign { path: path.into(), reason: format!("its application_id is {id:#x}") }),
     }
 }
 

@@ -262,6 +262,7 @@ fn reader(path: &Path) -> Result<Connection, OpenError> {
 
 fn existing(path: &Path) -> Result<(), OpenError> {
     match path.metadata() {
+        Ok(found) if found.is_dir() => Err(disk::refuse(path, &io::ErrorKind::IsADirectory.into())),
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(OpenError::Missing { path: path.into() }),
         Err(error) => Err(disk::refuse(path, &error)),
@@ -310,7 +311,7 @@ impl Unfinished {
         // The store holds secrets.
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        options.open(&path).map_err(|e| disk::refuse(&path, &e))?;
+        options.open(&path).map_err(|e| disk::refuse(target, &e))?;
         Ok(Self(path))
     }
 

@@ -70,7 +70,7 @@ pub enum SetupError {
         source: std::io::Error,
     },
     /// etcd does not answer, or refuses.
-    #[error("etcd at {servers} cannot be used: {reason}")]
+    #[error("etcd at {servers} cannot be used ({reason}); is it running, and is that where it listens?")]
     Store {
         /// The addresses.
         servers: String,

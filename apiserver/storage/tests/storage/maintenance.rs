@@ -100,7 +100,7 @@ async fn all_that_is_in_the_way_of_a_restore_is_named_at_once() {
     std::fs::write(dir.path().join("new.db-wal"), "").unwrap();
     std::fs::write(dir.path().join("new.db-shm"), "").unwrap();
     let error = restore(&path, &new).unwrap_err().to_string();
-    assert!(error.contains("new.db-wal and ") && error.contains("new.db-shm is there already"), "{error}");
+    assert!(error.contains("new.db-wal and ") && error.contains("new.db-shm;"), "{error}");
 }
 
 /// What was made for a copy that cannot be made goes again.
