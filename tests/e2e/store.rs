@@ -100,14 +100,14 @@ async fn a_running_store_is_checked_backed_up_and_restored_elsewhere() {
     let text = said(&fairgate(&["store", "check"], old.path()), &["check"]);
     assert!(text.contains("nothing is wrong"), "{text}");
     said(&fairgate(&["store", "backup", name], old.path()), &["backup"]);
-    refused(&fairgate(&["store", "backup", name], old.path()), "not overwritten");
+    refused(&fairgate(&["store", "backup", name], old.path()), "nothing is overwritten");
     refused(&fairgate(&["store", "compact"], old.path()), "in use");
     let after = create(&dev, "after").await;
     drop(dev);
 
     said(&fairgate(&["store", "compact"], old.path()), &["compact"]);
     said(&fairgate(&["store", "restore", name], new.path()), &["restore"]);
-    refused(&fairgate(&["store", "restore", name], new.path()), "not overwritten");
+    refused(&fairgate(&["store", "restore", name], new.path()), "nothing is overwritten");
     let restored = Dev::start(new.path(), &[]);
     let list = get(&restored, "").await;
     let names: Vec<_> = list["items"].as_array().unwrap().iter().map(|o| &o["metadata"]["name"]).collect();
