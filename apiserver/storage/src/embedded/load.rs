@@ -1,7 +1,7 @@
 //! Reading the whole log at the start: one thread reads the rows, others check and pack them, the last step puts them in
 //! the order of their keys.
 //!
-//! Objects are read from the newest on. Each names the one that it supersedes, so that of an object only its last version is
+//! Rows are read from the newest on. Each names the one that it supersedes, so that of an object only its last version is
 //! packed, however often it was changed since the last compaction.
 //!
 //! Besides the packed objects there are only a few batches of rows at any time, 32 bytes for each object until the tree
@@ -103,7 +103,7 @@ pub(super) fn load(path: &Path, connection: &Connection) -> Result<(State, Vec<E
     Ok((State { tree, revision, compacted: meta.compacted }, expiries, meta.trimmed))
 }
 
-/// Objects as they were read, keys and values in one piece of memory.
+/// Rows as they were read, keys and values in one piece of memory.
 #[derive(Default)]
 struct Batch {
     bytes: Vec<u8>,
