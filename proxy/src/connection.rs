@@ -272,9 +272,12 @@ where
         .max_concurrent_streams(worker.core.limits.streams)
         .max_header_list_size(u32::try_from(HEAD_MAX).unwrap_or(u32::MAX));
     let mut connection = pin!(builder.serve_connection(TokioIo::new(out.clone()), service));
+    // Not before its first request: a client that has just come would hear it before it has sent anything, and not all
+    // of them send again on another connection what they have never sent on this one.
+    let is_to_leave = || link.is_draining() || (link.is_aged() && peer.served.load(Relaxed) > 0);
     let mut told = false;
     let ended = std::future::poll_fn(|cx| {
-        if !told && (link.is_draining() || link.is_aged()) {
+        if !told && is_to_leave() {
             told = true;
             connection.as_mut().graceful_shutdown();
         }
@@ -285,6 +288,10 @@ where
             if done.is_pending() {
                 done = connection.as_mut().poll(cx);
             }
+        }
+        if !told && done.is_pending() && is_to_leave() {
+            // That request has come in this turn, and nothing else may wake the connection.
+            cx.waker().wake_by_ref();
         }
         if let Some(goodbye) = peer.goodbye.get().filter(|_| done.is_ready()) {
             // Its last words; who does not read loses them.

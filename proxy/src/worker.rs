@@ -87,8 +87,9 @@ impl Link {
         Self { address: Some(address), ..Self::default() }
     }
 
-    /// The client is to open another connection for its next requests: HTTP/2 hears it at once (GOAWAY), HTTP/1.1 with
-    /// the next answer, since only an answer can say so. What runs, and what is on its way, is not touched (PX-10).
+    /// The client is to open another connection for its next requests: HTTP/2 hears it at once, but not before its first
+    /// request (GOAWAY), HTTP/1.1 with the next answer, since only an answer can say so. What runs, and what is on its
+    /// way, is not touched (PX-10).
     pub(crate) fn age(&self) {
         if !self.aged.swap(true, Relaxed) {
             self.waker.wake();

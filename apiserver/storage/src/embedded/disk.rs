@@ -113,7 +113,7 @@ pub(super) fn refuse(path: &Path, error: &io::Error) -> OpenError {
     OpenError::Path { path: path.into(), reason: format!("{error}{hint}") }
 }
 
-const WRITABLE: &str = "; the file and its directory must be writable by this user";
+const WRITABLE: &str = "; the file and its directory must be readable and writable by this user";
 const ROOM: &str = "; make room on that disk, or choose a place on another";
 
 /// A file that was opened and read.
