@@ -45,13 +45,13 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
     fs::create_dir_all(directory).with_context(|| format!("cannot make the data directory {}", directory.display()))?;
     // What a start leaves there that has got as far as its store.
     let path = directory.join("admin.kubeconfig");
-    let first = !path.exists();
+    let first = !path.exists() && !pki::token_key_path(directory).exists();
     let pki = pki::load_or_create(directory)?;
     let url = format!("https://{}", listener.local_addr()?);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let store = store::open(&runtime, &args.store, directory, first)?;
     // Not before the directory is ours: one that runs there has its own address in this file, and its own key.
-    let tokens = pki::token_key(directory, first)?;
+    let tokens = pki::token_key(directory, store.count("") == 0)?;
     let access = kubeconfig::render(&url, &pki);
     // Where nothing changes nothing is written: a full disk is no reason not to start.
     if fs::read_to_string(&path).ok().as_ref() != Some(&access) {

@@ -120,20 +120,20 @@ fn check_loss(directory: &Path) -> Result<()> {
 }
 
 /// The key that tokens of service accounts are signed with: the first private key in `service-account.key` of `directory`,
-/// which is made on the first start; `first` says whether this is one. Tokens that any other key in it has signed, private
-/// or public, are taken too.
+/// which is made on the first start: `is_new` says that the store is empty. Tokens that any other key in it has signed,
+/// private or public, are taken too.
 ///
 /// # Errors
 /// A file that cannot be read or written, or is not what its name says.
-pub(crate) fn token_key(directory: &Path, first: bool) -> Result<TokenKey> {
-    let path = directory.join("service-account.key");
+pub(crate) fn token_key(directory: &Path, is_new: bool) -> Result<TokenKey> {
+    let path = token_key_path(directory);
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            if !first {
+            if !is_new {
                 tracing::warn!(
                     file = %path.display(),
-                    "the key of service accounts was missing and is made anew: tokens that were signed so far end"
+                    "the key of service accounts is missing and is made anew: tokens that were signed with it end"
                 );
             }
             let text = KeyPair::generate()?.serialize_pem();
@@ -145,6 +145,10 @@ pub(crate) fn token_key(directory: &Path, first: bool) -> Result<TokenKey> {
     let damaged =
         || format!("{} is damaged; without it a new one is made, and tokens signed so far end", path.display());
     token_keys(&text).with_context(damaged)
+}
+
+pub(crate) fn token_key_path(directory: &Path) -> PathBuf {
+    directory.join("service-account.key")
 }
 
 fn token_keys(pem: &str) -> Result<TokenKey> {

@@ -39,7 +39,7 @@ pub(crate) fn check_options(args: &cli::StoreOptions) -> Result<(), Failure> {
     }
 }
 
-/// Opens the store that the command line names; `first`: the data directory was new.
+/// Opens the store that the command line names; `first`: nothing in the data directory tells of a store.
 pub(crate) fn open(
     runtime: &Runtime,
     args: &cli::StoreOptions,

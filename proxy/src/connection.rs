@@ -275,10 +275,10 @@ where
     // Not before its first request: a client that has just come would hear it before it has sent anything, and not all
     // of them send again on another connection what they have never sent on this one.
     let is_to_leave = || link.is_draining() || (link.is_aged() && peer.served.load(Relaxed) > 0);
-    let mut told = false;
+    let is_told = || link.told.load(Relaxed) > 0;
     let ended = std::future::poll_fn(|cx| {
-        if !told && is_to_leave() {
-            told = true;
+        if !is_told() && is_to_leave() {
+            link.told.store(worker.tick(), Relaxed);
             connection.as_mut().graceful_shutdown();
         }
         streams.turn(cx);
@@ -289,7 +289,7 @@ where
                 done = connection.as_mut().poll(cx);
             }
         }
-        if !told && done.is_pending() && is_to_leave() {
+        if !is_told() && done.is_pending() && is_to_leave() {
             // That request has come in this turn, and nothing else may wake the connection.
             cx.waker().wake_by_ref();
         }

@@ -221,7 +221,7 @@ impl Gateway {
     }
 
     /// Asks the clients of all connections there are to make new ones, because whom they show their certificate has
-    /// changed: HTTP/2 by GOAWAY, HTTP/1.1 with the next answer. What runs on them goes on.
+    /// changed: HTTP/2 by GOAWAY, not before its first request, HTTP/1.1 with the next answer. What runs on them goes on.
     pub fn renew_connections(&self) {
         self.members.iter().for_each(|worker| worker.leave());
     }

@@ -92,6 +92,12 @@ pub(crate) fn draining() -> Status {
     temporary(StatusCode::SERVICE_UNAVAILABLE, message, 1)
 }
 
+/// What new requests are told on an HTTP/2 connection that should have been left for another.
+pub(crate) fn left() -> Status {
+    let message = "this connection was ended (GOAWAY) and serves no new requests; please open another";
+    temporary(StatusCode::SERVICE_UNAVAILABLE, message, 1)
+}
+
 /// Fairness says no, by the workspace class of this name if one did: a Status if the client reads JSON, else, and always under its rules, upstream's plain text.
 pub(crate) fn rejected(
     rejection: &Rejection,

@@ -50,6 +50,8 @@ reasons! {
     Request = "request",
     /// The gateway is shutting down.
     Draining = "draining",
+    /// An HTTP/2 connection that was told to go, and goes on.
+    Left = "goaway-ignored",
     /// Too many connections that have switched protocols.
     Tunnels = "tunnels",
     /// Too many other requests that last.
@@ -70,7 +72,7 @@ impl Why {
 
     /// Whether it is an ordinary mistake of a single request, which the access log tells too.
     fn is_ordinary(self) -> bool {
-        matches!(self, Self::Identity | Self::Workspace | Self::Request | Self::Draining)
+        matches!(self, Self::Identity | Self::Workspace | Self::Request | Self::Draining | Self::Left)
     }
 }
 

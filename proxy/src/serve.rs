@@ -40,7 +40,7 @@ use crate::{
     initial::Start,
     places::NoPlace,
     probes,
-    refusal::{answer, answer_and_close, draining, rejected, temporary},
+    refusal::{answer, answer_and_close, draining, left, rejected, temporary},
     refused::Why,
     reply::{Flight, Reply},
     route::{self, Route},
@@ -139,6 +139,9 @@ async fn steps(
     }
     if core.draining.load(Relaxed) {
         return refuse(core, trail, peer, &draining(), Why::Draining);
+    }
+    if peer.link.is_over(worker.tick()) {
+        return refuse(core, trail, peer, &left(), Why::Left);
     }
     let caller = match identity::identify(peer.certificate.as_ref(), &core.access.load(), &parts.headers) {
         Ok(caller) => caller,

@@ -24,6 +24,8 @@ use crate::{ahead::Budget, core::Core, drain, inflight::InFlight, phases::Phases
 /// Ticks of silence after which a connection without a request is closed during a drain: longer than a request is on
 /// its way.
 const DRAIN_SILENCE: u32 = 1;
+/// Ticks for which a request may be on its way on an HTTP/2 connection that was told to go.
+const LATE_REQUESTS: u32 = 5;
 
 /// What a worker's tasks share.
 pub(crate) struct Worker {
@@ -64,6 +66,8 @@ pub(crate) struct Link {
     /// Tick from which on it takes no new requests; 0 if it may grow as old as it likes.
     aged_at: AtomicU32,
     waker: AtomicWaker,
+    /// Tick at which HTTP/2 was told to go (GOAWAY), 0 before.
+    pub(crate) told: AtomicU32,
     /// Requests being served on it.
     pub(crate) requests: AtomicU32,
     /// Whether the socket's next event wakes who reads from it, so that the end of the connection is seen.
@@ -98,6 +102,18 @@ impl Link {
 
     pub(crate) fn is_aged(&self) -> bool {
         self.aged.load(Relaxed)
+    }
+
+    /// Whether its client has been told to go for so many ticks, and has not gone.
+    fn is_told_since(&self, ticks: u32, now: u32) -> bool {
+        let told = self.told.load(Relaxed);
+        told > 0 && now.saturating_sub(told) > ticks
+    }
+
+    /// Whether new requests come too late on it: h2 closes a connection only when its client says that it has heard the
+    /// goodbye, and one that does not must not keep what it was let in with.
+    pub(crate) fn is_over(&self, now: u32) -> bool {
+        self.is_told_since(LATE_REQUESTS, now)
     }
 
     /// Whether what comes on it is a sign of life: not on one that waits for a request.
@@ -429,6 +445,9 @@ impl Worker {
         }
         if !link.established.load(Relaxed) {
             return over(link.seen.load(Relaxed), limits.head_timeout);
+        }
+        if link.is_told_since(ticks(limits.stall_timeout), now) {
+            return true;
         }
         match link.head_since.load(Relaxed) {
             0 => over(link.seen.load(Relaxed), limits.idle_timeout),

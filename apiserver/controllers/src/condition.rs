@@ -44,7 +44,7 @@ pub(crate) fn put(object: &mut Value, condition: Value) {
     let mut all = items(object, &["status", "conditions"]).to_vec();
     all.retain(|old| text(old, &["type"]) != kind);
     all.push(condition);
-    all.sort_by_key(|c| (text(c, &["type"]) != "Ready", text(c, &["type"]).to_owned()));
+    all.sort_by_key(|c| text(c, &["type"]).to_owned());
     if let Some(status) = map_mut(object, "status") {
         status.insert("conditions".into(), all.into());
     }
@@ -71,12 +71,11 @@ mod tests {
         let trouble = Trouble { reason: "Why", severity: "Info", message: "two".into() };
         set(&mut object, "A", Some(&trouble));
         set(&mut object, "B", Some(&trouble));
-        set(&mut object, "Ready", None);
         let kinds: Vec<&str> = items(&object, &["status", "conditions"]).iter().map(|c| text(c, &["type"])).collect();
-        assert_eq!(kinds, ["Ready", "A", "B", "Mine"]);
+        assert_eq!(kinds, ["A", "B", "Mine"]);
         let changed = find(&object, "B").unwrap();
         assert!(changed["lastTransitionTime"] != "then" && changed["severity"] == "Info", "{changed}");
-        object["status"]["conditions"][1]["lastTransitionTime"] = json!("then");
+        object["status"]["conditions"][0]["lastTransitionTime"] = json!("then");
         set(&mut object, "A", Some(&trouble));
         assert_eq!(find(&object, "A").unwrap()["lastTransitionTime"], "then");
         set(&mut object, "A", Some(&Trouble { message: "one".into(), ..trouble }));

@@ -110,6 +110,49 @@ fn bombs() {
     }
 }
 
+/// A patch that is small on the wire and moves megabytes with each operation is refused before it does.
+#[test]
+fn patches_that_move_too_much() {
+    let maps = resource("configmaps");
+    let many = |path: &str, from: &str| {
+        let mut operations = vec![json!({"op": "add", "path": "/x", "value": vec![0; 100_000]})];
+        operations.resize(9_000, json!({"op": "move", "from": from, "path": path}));
+        serde_json::to_vec(&operations).unwrap()
+    };
+    for (path, from) in [("/y", "/x/0"), ("/x/0", "/x/1")] {
+        let refused = patched(maps, PatchType::Json, &json!({"metadata": {"name": "a"}}), &many(path, from));
+        let refused = format!("{:?}", refused.unwrap_err());
+        assert!(refused.contains("moves too much"), "{refused}");
+    }
+}
+
+/// What it costs to look at an object does not grow with the selector's length times the number of labels.
+#[test]
+fn long_selectors_on_objects_with_many_labels() {
+    let labels = (0..MANY).map(|n| (format!("k{n:05}"), json!("v"))).collect::<serde_json::Map<_, _>>();
+    let object = json!({"metadata": {"name": "a", "labels": labels}});
+    let joined = |requirement: fn(usize) -> String| (0..1000).map(requirement).collect::<Vec<_>>().join(",");
+    for (text, want) in [
+        (joined(|n| format!("!a{n}")), true),
+        (joined(|n| format!("z{n}!=v")), true),
+        (joined(|n| format!("k{:05}", n * 20)), true),
+        (joined(|n| format!("k{:05}=v", n * 20)), true),
+        (joined(|n| format!("k00000!=a{n}")), true),
+        (format!("k00001 notin ({})", (0..10_000).map(|n| format!("a{n}")).collect::<Vec<_>>().join(",")), true),
+        (joined(|n| format!("z{n}")), false),
+    ] {
+        let selector = LabelSelector::parse(&text).unwrap();
+        for _ in 0..100 {
+            assert_eq!(selector.matches(&object), want, "{text:.60}");
+        }
+    }
+    let refused = LabelSelector::parse(&(0..1001).map(|n| format!("!a{n}")).collect::<Vec<_>>().join(","));
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.code, 400);
+    assert!(refused.message.contains("1001 requirements"), "{}", refused.message);
+    assert!(LabelSelector::parse(&vec!["!a"; 20_000].join(",")).is_ok(), "that is one");
+}
+
 #[test]
 fn long_queries() {
     let maps = resource("configmaps");

@@ -85,11 +85,14 @@ impl Etcd {
     pub async fn connect(options: &Options) -> Result<Self, SetupError> {
         let client = Client::new(options)?;
         let layout = Layout::new(&options.prefix);
-        let fail = |error: StoreError| SetupError::Store {
-            servers: options.servers.join(", "),
-            reason: error.to_string().trim_start_matches("the store is not available: etcd: ").to_owned(),
+        let fail = |error: StoreError| {
+            let (servers, text) = (options.servers.join(", "), error.to_string());
+            let reason = text.trim_start_matches("the store is not available: etcd: ").to_owned();
+            let is_silent = [client::UNREACHABLE, client::LATE].iter().any(|words| reason.contains(words));
+            let hint = if is_silent { "; is it running, and is that where it listens?" } else { "" };
+            SetupError::Store { servers, reason, hint }
         };
-        let state = load::load(&client, &layout).await.map_err(fail)?;
+        let state = load::load(&client, &layout, load::Since::History).await.map_err(fail)?;
         let (waiting, waited) = mpsc::channel(freshness::WAITING_MAX);
         let shared = Arc::new(Shared {
             present: Arc::new(Present::new(state, None)),

@@ -206,14 +206,7 @@ async fn during_the_delay_all_is_served_and_clients_are_asked_to_go() {
 /// again elsewhere what they have not sent on a connection that was new.
 #[tokio::test]
 async fn a_new_http2_connection_gets_its_answer_before_the_goodbye() {
-    // RFC 7541, appendix A: GET, http; then a path, and an authority of one byte, as they are.
-    let mut head = vec![0x82, 0x86, 0x04, 15];
-    head.extend(b"/clusters/a/api");
-    head.extend([0x01, 1, b'd']);
-    let request = frame(HEADERS, END_HEADERS | END_STREAM, 1, &head);
-    let hello =
-        [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(), &frame(SETTINGS, 0, 0, &[]), &frame(PING, 0, 0, b"ask once")]
-            .concat();
+    let hello = [PREFACE, &frame(SETTINGS, 0, 0, &[]), &frame(PING, 0, 0, b"ask once")].concat();
     let shard = local(|request: Request<Body>| async move {
         if request.uri().query() == Some("long") {
             std::future::pending::<()>().await;
@@ -229,21 +222,26 @@ async fn a_new_http2_connection_gets_its_answer_before_the_goodbye() {
         let bytes = b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
         raw(admin, bytes, |_| false).await.contains("fairgate_requests_in_flight 1\n")
     };
-    while !in_flight().await {}
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while !in_flight().await {
+        assert!(std::time::Instant::now() < deadline, "the request does not run");
+    }
     let shutdown = tokio::spawn(gateway.shutdown(Duration::ZERO, Duration::from_secs(3600)));
     while !raw(address, b"GET /clusters/a/api HTTP/1.1\r\nHost: d\r\nConnection: close\r\n\r\n", |_| false)
         .await
         .starts_with("HTTP/1.1 503")
-    {}
+    {
+        assert!(std::time::Instant::now() < deadline, "it does not drain");
+    }
     // A connection that is silent for seconds is told to go too: on a busy machine that may be the first.
     let mut orders = Vec::new();
-    while orders.len() < 10 && !orders.contains(&[PING, HEADERS, GOAWAY]) {
+    while orders.len() < 10 && !orders.contains(&vec![PING, HEADERS, GOAWAY]) {
         let mut socket = TcpStream::connect(address).await.unwrap();
         socket.write_all(&hello).await.unwrap();
         let mut order = Vec::new();
         while let Some((kind, flags, ..)) = tokio::time::timeout(PATIENCE, next(&mut socket)).await.expect("no end") {
             match kind {
-                PING if flags == ACK => socket.write_all(&request).await.unwrap(),
+                PING if flags == ACK => socket.write_all(&get_frame(1)).await.unwrap(),
                 HEADERS | GOAWAY if !order.contains(&kind) => {}
                 _ => continue,
             }
@@ -252,9 +250,9 @@ async fn a_new_http2_connection_gets_its_answer_before_the_goodbye() {
                 break;
             }
         }
-        orders.push(<[u8; 3]>::try_from(order).expect("the answer, and a goodbye"));
+        orders.push(order);
     }
-    assert_eq!(orders.last(), Some(&[PING, HEADERS, GOAWAY]), "{orders:?}");
+    assert_eq!(orders.last(), Some(&vec![PING, HEADERS, GOAWAY]), "{orders:?}");
     shutdown.abort();
     assert!(asking.await.unwrap().is_err());
 }

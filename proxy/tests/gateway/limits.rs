@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::*;
+use crate::support::{frames::*, *};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
@@ -265,6 +265,34 @@ async fn without_a_credential_an_http2_connection_is_soon_over() {
     }
 }
 
+/// Nor does it last when its client does not want to hear that: h2 closes only what the other end lets go.
+#[tokio::test]
+async fn who_does_not_hear_the_goodbye_is_served_no_more() {
+    let limits = Limits { stall_timeout: Duration::from_secs(10), ..Limits::default() };
+    let options = GatewayOptions { anonymous: false, limits, ..options(vec![noting(&Seen::default())]) };
+    let gateway = Gateway::start(options).unwrap();
+    let socket = TcpStream::connect(gateway.address()).await.unwrap();
+    let (mut read, mut write) = socket.into_split();
+    write.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).await.unwrap();
+    let deadline = Instant::now() + 3 * PATIENCE;
+    let (mut stream, mut bodies) = (1, Vec::new());
+    // PINGs are not answered.
+    while Instant::now() < deadline && write.write_all(&get_frame(stream)).await.is_ok() {
+        stream += 2;
+        loop {
+            match timeout(PATIENCE, next(&mut read)).await.expect("neither an answer nor an end") {
+                Some((DATA, _, _, body)) => break bodies.push(String::from_utf8(body).unwrap()),
+                Some(_) => {}
+                None => break,
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(bodies[0].contains("Unauthorized"), "{}", bodies[0]);
+    assert!(bodies.last().unwrap().contains("open another"), "{}", bodies.last().unwrap());
+    assert!(Instant::now() < deadline, "it is open for ever");
+}
+
 /// What is not TLS, and TLS that does not go on, ends on the TLS port; and who speaks it is served.
 #[tokio::test]
 async fn what_is_no_tls_ends_at_the_handshake() {
@@ -298,9 +326,8 @@ async fn what_is_no_tls_ends_at_the_handshake() {
 async fn chatter_does_not_keep_an_idle_connection() {
     let limits = Limits { idle_timeout: Duration::from_millis(100), head_timeout: PATIENCE, ..Limits::default() };
     let gateway = Gateway::start(GatewayOptions { limits, ..options(vec![noting(&Seen::default())]) }).unwrap();
-    let preface =
-        [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(), &frames::frame(frames::SETTINGS, 0, 0, b"")].concat();
-    let ping = frames::frame(frames::PING, 0, 0, &[0; 8]);
+    let preface = [PREFACE, &frame(SETTINGS, 0, 0, b"")].concat();
+    let ping = frame(PING, 0, 0, &[0; 8]);
     for (hello, chatter) in [(b"\r\n".to_vec(), b"\r\n".to_vec()), (preface, ping)] {
         let mut socket = TcpStream::connect(gateway.address()).await.unwrap();
         socket.write_all(&hello).await.unwrap();

@@ -147,8 +147,11 @@ impl Budget {
             PatchOperation::Remove(_) | PatchOperation::Test(_) => 0,
         };
         // An item put into or taken from a list shifts all behind it.
-        if let Some(Value::Array(list)) = path.parent().and_then(at) {
-            self.work += list.len();
+        let from = if let PatchOperation::Move(moved) = operation { moved.from.parent() } else { None };
+        for parent in [path.parent(), from].into_iter().flatten() {
+            if let Some(Value::Array(list)) = at(parent) {
+                self.work += list.len();
+            }
         }
         if self.copied > COPIED_MAX {
             return Err(format!("copies add more than {COPIED_MAX} bytes"));

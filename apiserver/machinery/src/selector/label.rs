@@ -6,20 +6,27 @@ use serde_json::Value;
 
 use crate::object;
 
+/// Most requirements of one selector. Upstream has no limit; every object that is looked at costs up to so many comparisons.
+const REQUIREMENTS_MAX: usize = 1000;
+
 /// A parsed label selector; the default one matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabelSelector {
+    /// In order, each once.
     requirements: Vec<Requirement>,
+    /// How many of them need a label with their key.
+    needs: usize,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Requirement {
     key: String,
     operator: Operator,
+    /// In order, each once.
     values: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Operator {
     In,
     NotIn,
@@ -35,7 +42,22 @@ impl LabelSelector {
     /// # Errors
     /// 400 with upstream's text.
     pub fn parse(text: &str) -> Result<Self, Status> {
-        Parser::new(text).selector().map(|requirements| Self { requirements }).map_err(Status::bad_request)
+        let mut requirements = Parser::new(text).selector().map_err(Status::bad_request)?;
+        requirements.iter_mut().for_each(|requirement| {
+            requirement.values.sort_unstable();
+            requirement.values.dedup();
+        });
+        requirements.sort_unstable();
+        requirements.dedup();
+        if requirements.len() > REQUIREMENTS_MAX {
+            let found = requirements.len();
+            return Err(Status::bad_request(format!(
+                "the label selector has {found} requirements; want {REQUIREMENTS_MAX} at most: values of one label fit into \
+                 one, as in \"name in (a,b)\""
+            )));
+        }
+        let needs = requirements.iter().filter(|requirement| requirement.needs_label()).count();
+        Ok(Self { requirements, needs })
     }
 
     /// Whether everything matches.
@@ -46,37 +68,47 @@ impl LabelSelector {
     /// Whether the labels of `object` match.
     pub fn matches(&self, object: &Value) -> bool {
         let labels = object::get(object, &["metadata", "labels"]).and_then(Value::as_object);
-        self.matches_labels(|key| labels?.get(key)?.as_str())
+        self.matches_labels(labels.into_iter().flatten().filter_map(|(key, value)| Some((&**key, value.as_str()?))))
     }
 
     /// Labels without which nothing matches: their keys, and the values of which each must have one (none: any).
     pub fn wanted(&self) -> impl Iterator<Item = (&str, &[String])> {
-        self.requirements.iter().filter_map(|r| match r.operator {
-            Operator::In => Some((&*r.key, &*r.values)),
-            Operator::Exists | Operator::Greater | Operator::Less => Some((&*r.key, &[][..])),
-            Operator::NotIn | Operator::DoesNotExist => None,
-        })
+        let needing = self.requirements.iter().filter(|r| r.needs_label());
+        needing.map(|r| (&*r.key, if r.operator == Operator::In { &*r.values } else { &[] }))
     }
 
-    /// Whether labels match, of which `value_of` gives the value of one.
-    pub fn matches_labels<'a>(&self, value_of: impl Fn(&str) -> Option<&'a str>) -> bool {
-        self.requirements.iter().all(|r| r.matches(value_of(&r.key)))
+    /// Whether labels match, each key of which comes once. Each label is looked at once, however long the selector is.
+    pub fn matches_labels<'a>(&self, labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> bool {
+        let mut needs = self.needs;
+        for (key, value) in labels {
+            let start = self.requirements.partition_point(|r| *r.key < *key);
+            for requirement in self.requirements.iter().skip(start).take_while(|r| r.key == key) {
+                if !requirement.matches(value) {
+                    return false;
+                }
+                needs -= usize::from(requirement.needs_label());
+            }
+        }
+        needs == 0
     }
 }
 
 impl Requirement {
-    fn matches(&self, value: Option<&str>) -> bool {
-        let is_one_of = |v: &str| self.values.iter().any(|x| x == v);
-        let number = |v: &str| v.parse::<i64>().ok().zip(self.values.first().and_then(|x| x.parse::<i64>().ok()));
-        match (self.operator, value) {
-            (Operator::In, Some(v)) => is_one_of(v),
-            (Operator::NotIn, Some(v)) => !is_one_of(v),
-            (Operator::Greater, Some(v)) => number(v).is_some_and(|(v, x)| v > x),
-            (Operator::Less, Some(v)) => number(v).is_some_and(|(v, x)| v < x),
-            (Operator::Exists, value) => value.is_some(),
-            (Operator::DoesNotExist, value) => value.is_none(),
-            (Operator::NotIn, None) => true,
-            (_, None) => false,
+    /// Whether an object without a label with its key does not match.
+    fn needs_label(&self) -> bool {
+        !matches!(self.operator, Operator::NotIn | Operator::DoesNotExist)
+    }
+
+    fn matches(&self, value: &str) -> bool {
+        let is_one_of = || self.values.binary_search_by(|v| (**v).cmp(value)).is_ok();
+        let number = || value.parse::<i64>().ok().zip(self.values.first().and_then(|x| x.parse::<i64>().ok()));
+        match self.operator {
+            Operator::In => is_one_of(),
+            Operator::NotIn => !is_one_of(),
+            Operator::Greater => number().is_some_and(|(v, x)| v > x),
+            Operator::Less => number().is_some_and(|(v, x)| v < x),
+            Operator::Exists => true,
+            Operator::DoesNotExist => false,
         }
     }
 
@@ -320,6 +352,17 @@ mod tests {
         #[test]
         fn nothing_panics(text in "[a-z0-9=!(),<> äin/.-]*") {
             let _ = LabelSelector::parse(&text);
+        }
+
+        #[test]
+        fn a_selector_is_the_and_of_its_requirements(
+            parts in prop::collection::vec("!?[a-d]|[a-d](=|!=|>)[0-9]|[a-d] (in|notin) \\([0-9],[0-9]\\)", 1..6),
+            labels in prop::collection::btree_map("[a-d]", "[0-9]", 0..4),
+        ) {
+            let object = json!({"metadata": {"labels": labels}});
+            let all = LabelSelector::parse(&parts.join(",")).unwrap().matches(&object);
+            let each = parts.iter().all(|part| LabelSelector::parse(part).unwrap().matches(&object));
+            prop_assert_eq!(all, each);
         }
 
         #[test]

@@ -33,9 +33,11 @@ impl Registry {
             Ok(Table { resource, prefix, place_at })
         };
         let tables = resources.iter().map(table).collect::<Result<Vec<_>, Status>>()?;
-        let (registry, revision) = (self.clone(), self.store.revision());
+        // In this order: a revision of a later epoch is found out, one of an earlier epoch would not be.
+        let (registry, epoch, revision) = (self.clone(), self.store.epoch(), self.store.revision());
         let pending = VecDeque::new();
-        let state = State { registry, tables, at: 0, after: None, revision, pending, source: None, ended: false };
+        let state =
+            State { registry, epoch, tables, at: 0, after: None, revision, pending, source: None, ended: false };
         Ok(Box::pin(stream::unfold(state, |mut state| async move {
             let item = state.next().await?;
             state.ended = item.is_err();
@@ -68,6 +70,8 @@ struct Table {
 
 struct State {
     registry: Registry,
+    /// What was read of another epoch of the store does not belong to this.
+    epoch: u64,
     tables: Vec<Table>,
     /// The table that is being read; their number when the present state was read whole.
     at: usize,
@@ -110,11 +114,13 @@ impl State {
     async fn read(&mut self) -> Result<Option<WatchEvent>, StoreError> {
         let Some(table) = self.tables.get(self.at) else {
             self.source = Some(self.registry.store.watch(REGISTRY, self.revision).await?);
+            self.check_epoch()?;
             return Ok(Some(WatchEvent::InitialEnd(self.revision)));
         };
         let (prefix, after) = (table.prefix.clone(), self.after.take());
         let range = Range { prefix, after, limit: PAGE, revision: Some(self.revision), ..Range::default() };
         let page = self.registry.store.range(range).await?;
+        self.check_epoch()?;
         if page.remaining > 0 {
             self.after = page.items.last().map(|packed| packed.key().to_owned());
         } else {
@@ -123,6 +129,16 @@ impl State {
         let object = |packed: Packed| Object::new(table.resource, table.place_at, packed.unpack());
         self.pending = page.items.into_iter().map(object).collect();
         Ok(None)
+    }
+
+    /// # Errors
+    /// [`StoreError::Compacted`] once the store was read anew.
+    fn check_epoch(&self) -> Result<(), StoreError> {
+        let (requested, store) = (self.revision, &self.registry.store);
+        if store.epoch() == self.epoch {
+            return Ok(());
+        }
+        Err(StoreError::Compacted { requested, oldest: store.revision() })
     }
 
     /// None for a change of an object of another resource.

@@ -160,7 +160,7 @@ impl Object {
     pub(super) fn matches_unparsed(&self, selector: &Selector) -> Option<bool> {
         if !selector.labels.is_empty() {
             let labels = Labels::of(&self.kv.value)?;
-            if !selector.labels.matches_labels(|key| labels.get(key)) {
+            if !selector.labels.matches_labels(labels.iter()) {
                 return Some(false);
             }
         }

@@ -98,7 +98,7 @@ impl Iterator for Objects {
     }
 }
 
-/// Keys read at once when a selector filters a page.
+/// Keys read at once when a selector filters a page, and objects that are looked at before others have their turn.
 const SCAN: usize = 1000;
 
 impl Registry {
@@ -310,7 +310,10 @@ impl Scan<'_> {
             let found = self.range(&self.span.prefix, chunk).await?;
             self.start.revision = Some(found.revision);
             self.start.after = found.items.last().map(|packed| packed.key().to_owned());
-            for packed in found.items {
+            for (looked, packed) in found.items.into_iter().enumerate() {
+                if looked % SCAN == SCAN - 1 {
+                    tokio::task::yield_now().await;
+                }
                 let object = self.object(&packed);
                 let is_here = !self.span.scattered || self.of.holds(&object);
                 if is_here && object.matches(&options.selector)? {

@@ -76,7 +76,8 @@ pub fn check(path: &Path) -> Result<Report, OpenError> {
 /// # Errors
 /// See [`OpenError`]; a store that is in use is refused, since its server compacts it by itself.
 pub fn compact(path: &Path) -> Result<(u64, u64), OpenError> {
-    existing(path)?;
+    // Whatever is no store stays as it is; an empty file would become one.
+    drop(reader(path)?);
     let size = || path.metadata().map_or(0, |m| m.len());
     let (_lock, mut writer) = disk::open_exclusively(path)?;
     whole(path, path)?;

@@ -55,6 +55,10 @@ struct Current {
     made: u64,
 }
 
+/// What is said of a member that nothing was heard of.
+pub(super) const UNREACHABLE: &str = "cannot be reached";
+pub(super) const LATE: &str = "in time";
+
 /// An open connection to one member.
 #[derive(Clone)]
 pub(super) struct Connection {
@@ -119,7 +123,10 @@ impl Client {
                 }
                 Err(status) => {
                     tracing::debug!(member = address, %status, "this member of etcd is not to be had");
-                    failed = Status::new(status.code(), format!("{address} {}", status.message()));
+                    failed = Status::new(
+                        status.code(),
+                        format!("{address} {}", status.message().trim_start_matches("etcdserver: ")),
+                    );
                     current.next += 1;
                 }
             }
@@ -193,8 +200,8 @@ impl Connection {
     async fn open(endpoint: &Endpoint, credentials: Option<Credentials>, id: u64) -> Result<Self, Status> {
         let connect = tokio::time::timeout(CONNECT_TIMEOUT * 2, endpoint.connect()).await;
         let channel = connect
-            .map_err(|_| Status::unavailable("accepts no connection in time"))?
-            .map_err(|e| Status::unavailable(format!("cannot be reached: {}", chain(&e))))?;
+            .map_err(|_| Status::unavailable(format!("accepts no connection {LATE}")))?
+            .map_err(|e| Status::unavailable(format!("{UNREACHABLE}: {}", chain(&e))))?;
         let mut connection = Self { id, channel, token: None, tells_progress: false };
         if let Some(Credentials { user, password }) = credentials {
             let question = AuthenticateRequest { name: user, password };
@@ -220,7 +227,9 @@ impl Connection {
             grpc.unary(question, PathAndQuery::from_static(method), ProstCodec::default()).await
         };
         let answer = tokio::time::timeout(CALL_TIMEOUT, call).await;
-        answer.unwrap_or_else(|_| Err(Status::unavailable("no answer in time"))).map(tonic::Response::into_inner)
+        answer
+            .unwrap_or_else(|_| Err(Status::unavailable(format!("no answer {LATE}"))))
+            .map(tonic::Response::into_inner)
     }
 
     /// Opens a watch. Ends, rather than lag behind for ever, when this member has no leader.
@@ -237,7 +246,9 @@ impl Connection {
             grpc.streaming(question, path, ProstCodec::default()).await
         };
         let answer = tokio::time::timeout(CALL_TIMEOUT, call).await;
-        answer.unwrap_or_else(|_| Err(Status::unavailable("no answer in time"))).map(tonic::Response::into_inner)
+        answer
+            .unwrap_or_else(|_| Err(Status::unavailable(format!("no answer {LATE}"))))
+            .map(tonic::Response::into_inner)
     }
 
     fn grpc(&self) -> Grpc<Channel> {
@@ -299,10 +310,11 @@ pub(super) fn explain(status: &Status) -> StoreError {
 
 /// The reason alone, as [`explain`] found it.
 fn text(error: &StoreError) -> String {
-    match error {
-        StoreError::Unavailable(reason) => reason.trim_start_matches("etcd: ").to_owned(),
+    let text = match error {
+        StoreError::Unavailable(reason) => reason.to_string(),
         other => other.to_string(),
-    }
+    };
+    text.trim_start_matches("etcd: ").to_owned()
 }
 
 /// Whether a status says that the revision asked for is compacted.

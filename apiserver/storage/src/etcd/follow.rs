@@ -12,7 +12,7 @@ use tonic::{Status, Streaming};
 use super::{
     Shared,
     client::{Connection, explain},
-    load::{entry, load, now, signed, unsigned},
+    load::{Since, entry, load, now, signed, unsigned},
     proto::{EVENT_DELETE, Empty, Event as Raw, WatchAction, WatchCreateRequest, WatchRequest, WatchResponse},
 };
 use crate::{
@@ -31,7 +31,7 @@ enum End {
     /// The member is gone, or does not want to go on.
     Lost(StoreError),
     /// etcd no longer has what comes next, or what was read is not what it has: everything must be read anew.
-    Behind(&'static str),
+    Behind(&'static str, Since),
 }
 
 /// Watches for ever.
@@ -40,13 +40,10 @@ pub(super) async fn run(shared: Arc<Shared>) {
     loop {
         let before = shared.present.revision();
         match follow(&shared).await {
-            End::Behind(why) => {
+            End::Behind(why, since) => {
                 tracing::warn!(why, "what etcd holds is read anew; watches end");
-                match load(&shared.client, &shared.layout).await {
-                    Ok(state) => {
-                        shared.present.replace(state);
-                        continue;
-                    }
+                match load(&shared.client, &shared.layout, since).await {
+                    Ok(state) => shared.present.replace(state),
                     Err(error) => tracing::warn!(%error, "etcd cannot be read; trying again"),
                 }
             }
@@ -68,7 +65,7 @@ async fn follow(shared: &Shared) -> End {
     let after = shared.present.revision();
     match now(&shared.client, &shared.layout).await {
         // A watch from the future would be silent and look healthy.
-        Ok(now) if now < after => return End::Behind("its revision went back, as after a restore"),
+        Ok(now) if now < after => return End::Behind("its revision went back, as after a restore", Since::History),
         Ok(_) => {}
         Err(error) => return End::Lost(error),
     }
@@ -114,7 +111,7 @@ async fn listen(
             Err(status) => return End::Lost(explain(&status)),
         };
         if answer.compact_revision > 0 {
-            return End::Behind("it compacted what was not read yet");
+            return End::Behind("it compacted what was not read yet", Since::History);
         }
         if answer.canceled {
             return End::Lost(explain(&Status::unavailable(answer.cancel_reason)));
@@ -127,7 +124,8 @@ async fn listen(
         parts.extend(answer.events);
         if answer.fragment {
             if parts.len() > PARTS_MAX {
-                return End::Behind("one revision has more changes than are kept at once");
+                // With its history it would come again.
+                return End::Behind("one revision has more changes than are kept at once", Since::Now);
             }
             continue;
         }

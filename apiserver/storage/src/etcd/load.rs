@@ -30,11 +30,20 @@ pub(super) async fn now(client: &Client, layout: &Layout) -> Result<u64, StoreEr
     Ok(unsigned(answer.header.unwrap_or_default().revision))
 }
 
-/// A state that is as old as the history that is kept, as far as etcd still has it: the watch that goes on from there
-/// brings the history with it.
-pub(super) async fn load(client: &Client, layout: &Layout) -> Result<State, StoreError> {
+/// Where a state begins that is read from etcd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Since {
+    /// As far back as history is kept, as far as etcd still has it: the watch that goes on from there brings it along.
+    History,
+    /// Behind everything.
+    Now,
+}
+
+/// What etcd holds, at one revision.
+pub(super) async fn load(client: &Client, layout: &Layout, since: Since) -> Result<State, StoreError> {
     let mut attempts = 5; // compactions are minutes apart
-    let mut wanted = now(client, layout).await?.saturating_sub(RING_EVENTS_MAX as u64).max(1);
+    let back = if since == Since::History { RING_EVENTS_MAX as u64 } else { 0 };
+    let mut wanted = now(client, layout).await?.saturating_sub(back).max(1);
     let mut known = 0;
     loop {
         match scan(client, layout, layout.interval("", None), wanted, 0, |kv| Packed::of(&kv)).await {

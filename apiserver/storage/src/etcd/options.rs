@@ -70,12 +70,14 @@ pub enum SetupError {
         source: std::io::Error,
     },
     /// etcd does not answer, or refuses.
-    #[error("etcd at {servers} cannot be used ({reason}); is it running, and is that where it listens?")]
+    #[error("etcd at {servers} cannot be used ({reason}){hint}")]
     Store {
         /// The addresses.
         servers: String,
         /// What it said.
         reason: String,
+        /// What to look at, if anything can be said of that.
+        hint: &'static str,
     },
 }
 

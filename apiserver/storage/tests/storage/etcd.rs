@@ -12,6 +12,9 @@ use apiserver_storage::{
     etcd::{Credentials, Options, SetupError},
 };
 
+use base64::Engine as _;
+use futures_util::StreamExt;
+
 use crate::common::{changes_until, delete, done, etcd::Cluster, put, range};
 
 /// Writes until it is done, as a client does that reads what became of a write whose answer was lost.
@@ -211,6 +214,44 @@ fn post(port: u16, path: &str, body: &str, token: Option<&str>) -> String {
     answer
 }
 
+/// Others may change more at once than is kept in memory: then everything is read anew, and once.
+#[tokio::test]
+async fn a_revision_too_large_to_be_kept_is_passed() {
+    const TIMES: usize = 101;
+    let cluster = Cluster::single();
+    let port = cluster.members[0].client_port;
+    let store = cluster.open("/f").await;
+    done(&store, put("/kept", Condition::Absent, "")).await;
+    let encode = |text: String| base64::engine::general_purpose::STANDARD.encode(text);
+    // etcd takes 128 operations at once.
+    for batch in 0..TIMES * 1000 / 128 + 1 {
+        let key = |n: usize| encode(format!("/f/many/{batch:04}/{n:03}"));
+        let puts: Vec<_> = (0..128).map(|n| format!(r#"{{"requestPut": {{"key": "{}"}}}}"#, key(n))).collect();
+        post(port, "/v3/kv/txn", &format!(r#"{{"success": [{}]}}"#, puts.join(",")), None);
+    }
+    let present = |store: &Etcd| store.count("/many/");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while present(&store) < 100_000 {
+        assert!(Instant::now() < deadline, "{} are known", present(&store));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let mut watch = store.watch("/", store.revision()).await.unwrap();
+    let (start, end) = (encode("/f/many/".into()), encode("/f/many0".into()));
+    post(port, "/v3/kv/deleterange", &format!(r#"{{"key": "{start}", "range_end": "{end}"}}"#), None);
+    while present(&store) > 0 {
+        assert!(Instant::now() < deadline, "{} are known", present(&store));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let ended = async { while !matches!(watch.next().await, Some(Err(StoreError::Compacted { .. })) | None) {} };
+    tokio::time::timeout(Duration::from_secs(60), ended).await.expect("the watch ends");
+    let epoch = store.epoch();
+    // It goes on from there.
+    let last = done(&store, put("/after", Condition::Absent, "")).await;
+    assert_eq!(store.get("/after").await.unwrap().unwrap().mod_revision, last);
+    assert_eq!(store.range(range("/")).await.unwrap().items.len(), 2);
+    assert_eq!(store.epoch(), epoch, "nothing was read again");
+}
+
 #[tokio::test]
 async fn with_a_password() {
     let cluster = Cluster::single();
@@ -227,6 +268,7 @@ async fn with_a_password() {
     done(&store, put("/a", Condition::Absent, "")).await;
     let wrong = Etcd::connect(&as_user("wrong")).await.err().unwrap().to_string();
     assert!(wrong.contains("authentication failed") && !wrong.contains("secret"), "{wrong}");
+    assert!(!wrong.contains("running") && wrong.matches("127.0.0.1").count() == 2, "{wrong}");
     assert!(Etcd::connect(&cluster.options("/f")).await.is_err(), "without any");
 }
 
@@ -244,4 +286,5 @@ async fn who_is_not_there_is_named() {
     };
     let error = Etcd::connect(&options).await.err().unwrap().to_string();
     assert!(error.contains(&port.to_string()) && error.contains("refused") && !error.contains('\n'), "{error}");
+    assert!(error.contains("is it running"), "{error}");
 }

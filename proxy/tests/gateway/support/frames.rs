@@ -32,6 +32,16 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes()[..], payload].concat()
 }
 
+/// What a client says first.
+pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// `GET /clusters/a/api`.
+pub fn get_frame(stream: u32) -> Vec<u8> {
+    // RFC 7541, appendix A: GET, http; then a path, and an authority of one byte, as they are.
+    let head = [&[0x82, 0x86, 0x04, 15][..], b"/clusters/a/api", &[0x01, 1, b'd']].concat();
+    frame(HEADERS, END_HEADERS | END_STREAM, stream, &head)
+}
+
 /// The head of a 200.
 pub const OK: &[u8] = &[0x88];
 
