@@ -6,8 +6,9 @@
 mod etcd;
 
 use std::{
+    io::{BufRead, BufReader},
     path::Path,
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
 };
 
 use futures_util::StreamExt;
@@ -177,4 +178,40 @@ fn wrong_options_of_the_store_are_explained() {
         assert_eq!(output.status.code(), Some(64), "{text}");
         assert!(text.contains(why), "{text}");
     }
+}
+
+/// What a start says of keys and stores that are not there: something only where there was something.
+#[test]
+fn what_is_lost_is_told_and_what_never_was_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = dir.path().join("service-account.key");
+    let started = || {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_fairgate"))
+            .args(["dev", "--port", "0", "--admin-port", "0", "--data-dir"])
+            .arg(dir.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("gateway:")), "it ended too early");
+        child.kill().unwrap();
+        let output = child.wait_with_output().unwrap();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let (lost_key, lost_store) = ("the key of service accounts is missing", "this one begins empty");
+    let etcd = ["dev", "--store", "etcd", "--etcd-servers", "http://127.0.0.1:1", "--port", "0", "--admin-port", "0"];
+    let output = fairgate(&etcd, dir.path());
+    refused(&output, "is it running, and is that where it listens?");
+    let text = started();
+    assert!(!text.contains(lost_key) && !text.contains(lost_store), "{text}");
+    std::fs::remove_file(&key).unwrap();
+    std::fs::remove_file(dir.path().join("admin.kubeconfig")).unwrap();
+    let text = started();
+    assert!(text.contains(lost_key) && !text.contains(lost_store), "{text}");
+    for file in ["store.db", "store.db-wal", "store.db-shm"] {
+        let _ = std::fs::remove_file(dir.path().join(file));
+    }
+    let text = started();
+    assert!(text.contains(lost_store) && !text.contains(lost_key), "{text}");
 }

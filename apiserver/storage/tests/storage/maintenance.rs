@@ -71,6 +71,11 @@ async fn check_tells_what_is_wrong_and_where() {
     std::fs::write(&path, "text ".repeat(1000)).unwrap();
     assert!(matches!(check(&path), Err(OpenError::Foreign { .. })));
     assert!(matches!(check(dir.path()), Err(OpenError::Path { .. })));
+    // An empty file is what a server begins with, but not what one leaves.
+    std::fs::write(&path, "").unwrap();
+    assert!(matches!(check(&path), Err(OpenError::Foreign { .. })));
+    assert!(matches!(compact(&path), Err(OpenError::Foreign { .. })));
+    assert_eq!(std::fs::read(&path).unwrap(), b"");
 }
 
 #[tokio::test]
