@@ -28,7 +28,7 @@ use rustls::{
     },
     server::WebPkiClientVerifier,
 };
-use x509_parser::x509::X509Version;
+use x509_parser::{extensions::ParsedExtension, x509::X509Version};
 
 /// Lifetime of what is made here. Short enough to be renewed in practice, long enough for a laptop.
 const LIFETIME_DAYS: u64 = 365;
@@ -80,7 +80,11 @@ pub(crate) fn load_or_create(directory: &Path) -> Result<DevPki> {
     }
     let leaf = |name: &str, make: fn(&Identity) -> Result<Identity>| -> Result<Identity> {
         if let Some(found) = load(directory, name)? {
-            return Ok(found);
+            if !is_of_another(&ca.certificate, &found.certificate)? {
+                return Ok(found);
+            }
+            let file = paths(directory, name).0;
+            tracing::warn!(file = %file.display(), "it is of another CA than the one in ca.crt, and is made anew");
         }
         let identity = make(&ca)?;
         store(directory, name, &identity)?;
@@ -89,6 +93,25 @@ pub(crate) fn load_or_create(directory: &Path) -> Result<DevPki> {
     let server = leaf("server", create_server)?;
     let admin = leaf("admin", create_admin)?;
     Ok(DevPki { ca_certificate: ca.certificate, server, admin })
+}
+
+/// Whether a CA like ours has signed this certificate, but not this one: such is what remains of an earlier CA when
+/// another one is put in its place. What an authority of another name has signed is the operator's own.
+fn is_of_another(ca: &str, certificate: &str) -> Result<bool> {
+    let (ca, certificate) = (certificates(ca)?, certificates(certificate)?);
+    let (Some(ca), Some(certificate)) = (ca.first(), certificate.first()) else { return Ok(false) };
+    let (_, ca) = x509_parser::parse_x509_certificate(ca)?;
+    let (_, certificate) = x509_parser::parse_x509_certificate(certificate)?;
+    let own = ca.iter_extensions().find_map(|extension| match extension.parsed_extension() {
+        ParsedExtension::SubjectKeyIdentifier(id) => Some(id),
+        _ => None,
+    });
+    let authority = certificate.iter_extensions().find_map(|extension| match extension.parsed_extension() {
+        ParsedExtension::AuthorityKeyIdentifier(authority) => authority.key_identifier.as_ref(),
+        _ => None,
+    });
+    let differs = own.zip(authority).is_some_and(|(own, authority)| own != authority);
+    Ok(certificate.issuer() == ca.subject() && differs)
 }
 
 /// Refuses to go on without a file of the CA while something is there that the CA has signed.
@@ -128,7 +151,10 @@ fn check_loss(directory: &Path) -> Result<()> {
 pub(crate) fn token_key(directory: &Path, is_new: bool) -> Result<TokenKey> {
     let path = token_key_path(directory);
     let text = match fs::read_to_string(&path) {
-        Ok(text) => text,
+        Ok(text) => {
+            warn_of_readers(&path);
+            text
+        }
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             if !is_new {
                 tracing::warn!(
@@ -346,6 +372,7 @@ fn set_lifetime(params: &mut CertificateParams, days: u64) {
 fn load(directory: &Path, name: &str) -> Result<Option<Identity>> {
     let (certificate_path, key_path) = paths(directory, name);
     let (Some(certificate), Some(key)) = (read(&certificate_path)?, read(&key_path)?) else { return Ok(None) };
+    warn_of_readers(&key_path);
     let remedy = if name == "ca" {
         "put it back from a backup; without one move it and all other .crt and .key files away but service-account.key: they \
          are made anew, and every client needs the new admin.kubeconfig"
@@ -368,6 +395,19 @@ fn load(directory: &Path, name: &str) -> Result<Option<Identity>> {
     let left = parsed.validity().time_to_expiration().map_or(0, |left| left.whole_seconds().unsigned_abs());
     Ok((left >= RENEW_BEFORE_DAYS * DAY_SECONDS).then_some(Identity { certificate, key }))
 }
+
+/// Whoever can read a key is whom it stands for.
+#[cfg(unix)]
+fn warn_of_readers(key: &Path) {
+    let mode = key.metadata().map_or(0, |m| std::os::unix::fs::PermissionsExt::mode(&m.permissions()));
+    if mode & 0o077 != 0 {
+        let mode = format!("{:04o}", mode & 0o7777);
+        tracing::warn!(file = %key.display(), mode, "others than its owner may read this key; want mode 0600");
+    }
+}
+
+#[cfg(not(unix))]
+fn warn_of_readers(_: &Path) {}
 
 fn read(path: &Path) -> Result<Option<String>> {
     match fs::read_to_string(path) {
@@ -428,6 +468,32 @@ mod tests {
         let second = load_or_create(directory.path()).unwrap();
         assert_eq!(first.ca_certificate, second.ca_certificate);
         assert_ne!(first.admin.certificate, second.admin.certificate);
+    }
+
+    /// As after a restore of `ca.*` into a directory where a server was started before.
+    #[test]
+    fn a_leaf_of_another_ca_is_made_anew() {
+        let [old, new] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let [kept, _] = [&old, &new].map(|directory| load_or_create(directory.path()).unwrap());
+        for file in ["ca.crt", "ca.key"] {
+            fs::copy(old.path().join(file), new.path().join(file)).unwrap();
+        }
+        let restored = load_or_create(new.path()).unwrap();
+        assert_eq!(restored.ca_certificate, kept.ca_certificate);
+        for identity in [&restored.server, &restored.admin] {
+            assert!(!is_of_another(&kept.ca_certificate, &identity.certificate).unwrap());
+        }
+        let again = load_or_create(new.path()).unwrap();
+        assert_eq!(again.server.certificate, restored.server.certificate);
+        // One of an authority of another name is the operator's own.
+        let key = KeyPair::generate().unwrap();
+        let mut authority = CertificateParams::new(Vec::new()).unwrap();
+        authority.distinguished_name.push(DnType::CommonName, "theirs");
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = Identity { certificate: authority.self_signed(&key).unwrap().pem(), key: key.serialize_pem() };
+        let own = create_server(&authority).unwrap();
+        store(new.path(), "server", &own).unwrap();
+        assert_eq!(load_or_create(new.path()).unwrap().server.certificate, own.certificate);
     }
 
     #[test]

@@ -49,15 +49,22 @@ pub(crate) fn open(
     match args.store {
         Engine::Embedded => {
             let path = file(data_dir);
-            if !first && path.metadata().map_or(0, |m| m.len()) == 0 {
+            let is_lost = !first && is_empty(&path);
+            // The error names the path.
+            let store = Embedded::open(&path)?;
+            if is_lost {
                 let path = path.display();
                 tracing::warn!(%path, "there is no store where there was one before, or one in etcd: this one begins empty");
             }
-            // The error names the path.
-            Ok(Arc::new(Embedded::open(path)?))
+            Ok(Arc::new(store))
         }
         Engine::Etcd => {
             let options = etcd(args)?;
+            let path = file(data_dir);
+            if !is_empty(&path) {
+                let path = path.display();
+                tracing::warn!(%path, "there is an embedded store, which is not served: its objects are not in etcd");
+            }
             match runtime.block_on(Etcd::connect(&options)) {
                 Ok(store) => Ok(Arc::new(store)),
                 Err(error @ SetupError::Store { .. }) => Err(error.into()),
@@ -65,6 +72,11 @@ pub(crate) fn open(
             }
         }
     }
+}
+
+/// Whether nothing is kept there.
+fn is_empty(path: &Path) -> bool {
+    path.metadata().map_or(0, |m| m.len()) == 0
 }
 
 fn file(data_dir: &Path) -> std::path::PathBuf {

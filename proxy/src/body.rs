@@ -3,7 +3,7 @@
 use std::{
     pin::Pin,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     task::{Context, Poll, ready},
@@ -68,7 +68,13 @@ impl Body {
         }
         let bytes = counter();
         let limits = limit.map(|worker| (worker.clone(), worker.core.limits.body_bytes.unwrap_or(u64::MAX)));
-        Self(Kind::Upload(Box::new(Upload { body, limits, stall: None, bytes })))
+        Self(Kind::Upload(Box::new(Upload { body, limits, stall: None, bytes, failed: None })))
+    }
+
+    /// Where it will be said if the client's request ends before this body of it does.
+    pub(crate) fn failure(&mut self) -> Option<Arc<OnceLock<UploadError>>> {
+        let Kind::Upload(upload) = &mut self.0 else { return None };
+        Some(upload.failed.get_or_insert_default().clone())
     }
 
     /// The answer on a connection.
@@ -187,7 +193,7 @@ impl http_body::Body for Body {
 }
 
 /// Why a client's request ends before its body does.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Copy, Debug, thiserror::Error)]
 pub(crate) enum UploadError {
     /// A client that has promised a body and sends nothing of it, while the shard waits for it.
     #[error("the client does not go on with its request's body")]
@@ -204,9 +210,18 @@ struct Upload {
     stall: Option<Timer>,
     /// For the access log.
     bytes: Option<Arc<AtomicU64>>,
+    /// For who does not get its errors.
+    failed: Option<Arc<OnceLock<UploadError>>>,
 }
 
 impl Upload {
+    fn fail(&self, error: UploadError) -> BoxError {
+        if let Some(failed) = &self.failed {
+            let _ = failed.set(error);
+        }
+        error.into()
+    }
+
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let Some(body) = &mut self.body.body else { return Poll::Ready(None) };
         let mut frame = http_body::Body::poll_frame(Pin::new(body), cx);
@@ -228,7 +243,7 @@ impl Upload {
                     Some(rest) => *left = rest,
                     None => {
                         let error = UploadError::TooLarge(limits.body_bytes.unwrap_or(u64::MAX));
-                        return Poll::Ready(Some(Err(error.into())));
+                        return Poll::Ready(Some(Err(self.fail(error))));
                     }
                 }
                 Poll::Ready(frame.map(|f| f.map_err(Into::into)))
@@ -240,7 +255,7 @@ impl Upload {
                 }
                 // There is nothing to be read before the answer is sent.
                 self.body.drain = false;
-                Poll::Ready(Some(Err(UploadError::Stalled.into())))
+                Poll::Ready(Some(Err(self.fail(UploadError::Stalled))))
             }
         }
     }

@@ -11,6 +11,8 @@ pub(crate) const PACE: Duration = Duration::from_millis(50);
 const SPREAD: f64 = 0.85;
 /// Who still waits for seats is told to go elsewhere after this part of the grace, while there is time to say so.
 const LAST_CALL: f64 = 0.8;
+/// New connections are accepted in this part of the grace, so that each of them gets its answer.
+const ADMISSION: f64 = 0.9;
 
 /// When each watch ends, counted from the beginning of the drain: pairs of a time and a key, in order. `watches` are keys with the
 /// hash of the workspace each belongs to. O(n log n).
@@ -35,6 +37,11 @@ pub(crate) fn endings(watches: &[(usize, u64)], grace: Duration) -> Vec<(Duratio
 /// When those who still wait for seats are sent away.
 pub(crate) fn last_call(grace: Duration) -> Duration {
     grace.mul_f64(LAST_CALL)
+}
+
+/// For how long new connections are accepted.
+pub(crate) fn admission(grace: Duration) -> Duration {
+    grace.mul_f64(ADMISSION)
 }
 
 #[cfg(test)]

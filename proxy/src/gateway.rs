@@ -2,6 +2,7 @@
 
 use std::{
     net::SocketAddr,
+    pin::pin,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
@@ -13,6 +14,7 @@ use std::{
 use arc_swap::{ArcSwap, ArcSwapOption};
 use config::{Change, ConfigError, Effect, FairnessConfig, Limits, Source};
 use fairness::{WatchOptions, WatchTracker};
+use futures_util::FutureExt;
 use tokio::{
     net::{TcpListener, TcpStream},
     runtime,
@@ -359,17 +361,41 @@ fn listen(listener: std::net::TcpListener) -> std::io::Result<TcpListener> {
     TcpListener::from_std(listener)
 }
 
+/// When nobody is let in any more: whoever comes in the last moment of a drain would be cut off without an answer.
+async fn end_of_admission(mut phase: watch::Receiver<Phase>) {
+    let drains = phase.wait_for(|phase| matches!(phase, Phase::Drain { .. } | Phase::Stop)).await;
+    let Ok(Phase::Drain { grace, .. }) = drains.map(|phase| *phase) else { return };
+    tokio::select! {
+        () = sleep(drain::admission(grace)) => {}
+        _ = phase.wait_for(|phase| *phase == Phase::Stop) => {}
+    }
+}
+
 /// Hands each new socket to the worker with the least to do.
 async fn accept(
     listener: TcpListener,
     core: Arc<Core>,
     team: Vec<(Arc<Worker>, mpsc::Sender<Socket>)>,
-    mut phase: watch::Receiver<Phase>,
+    phase: watch::Receiver<Phase>,
 ) {
+    let mut end = pin!(end_of_admission(phase));
+    let mut waiting = None;
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            _ = phase.wait_for(|p| *p == Phase::Stop) => return,
+        let accepted = match &mut waiting {
+            None => tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = &mut end => {
+                    waiting = Some(HANDOVER_MAX);
+                    continue;
+                }
+            },
+            // Who has come is let in, as far as that has an end.
+            Some(0) => return,
+            Some(left) => {
+                *left -= 1;
+                let Some(accepted) = listener.accept().now_or_never() else { return };
+                accepted
+            }
         };
         let (socket, address) = match accepted {
             Ok(accepted) => accepted,

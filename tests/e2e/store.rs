@@ -214,4 +214,6 @@ fn what_is_lost_is_told_and_what_never_was_is_not() {
     }
     let text = started();
     assert!(text.contains(lost_store) && !text.contains(lost_key), "{text}");
+    let output = fairgate(&etcd, dir.path());
+    refused(&output, "there is an embedded store, which is not served");
 }

@@ -119,7 +119,8 @@ impl Workspaces {
         unless_gone(self.registry.modify(self.workspaces, key, &status(), ready).await)
     }
 
-    /// A workspace whose cluster was deleted under it is no longer available: it does not get another one.
+    /// A workspace whose cluster was deleted under it is no longer available: it does not get another one. Otherwise it is
+    /// ready and says where it is, whatever somebody has written over that.
     async fn watch_over(&self, key: &ObjectKey, workspace: &Value) -> Result<(), Status> {
         let noted = annotation(workspace, marks::WORKSPACE_CLUSTER);
         let Some(Ok(name)) = noted.filter(|n| *n == text(workspace, &["spec", "cluster"])).map(str::parse) else {
@@ -127,12 +128,15 @@ impl Workspaces {
             return Ok(());
         };
         let cluster = self.registry.find(self.logical_clusters, &ObjectKey::new(&name, "", "cluster")).await?;
-        let is_there = match cluster {
-            Some(cluster) => logical_cluster::is_owner(&cluster.value()?, key, workspace),
-            None => false,
-        };
+        let cluster = cluster.map(|cluster| cluster.value()).transpose()?;
+        let cluster = cluster.filter(|cluster| logical_cluster::is_owner(cluster, key, workspace));
+        let is_there = cluster.is_some();
+        if let Some(path) = cluster.as_ref().and_then(|cluster| annotation(cluster, marks::PATH)) {
+            self.keep_url(key, workspace, path).await?;
+        }
+        let phase = if is_there { "Ready" } else { "Unavailable" };
         let was_missed = condition::find(workspace, INITIALIZED).is_some_and(|c| text(c, &["reason"]) == DISAPPEARED);
-        if is_there != was_missed {
+        if is_there != was_missed && text(workspace, &["status", "phase"]) == phase {
             return Ok(());
         }
         let trouble = Trouble {
@@ -142,11 +146,28 @@ impl Workspaces {
         };
         let told = |old: Option<&Value>| {
             let mut new = old.cloned().unwrap_or_default();
-            set_phase(&mut new, if is_there { "Ready" } else { "Unavailable" });
+            set_phase(&mut new, phase);
             condition::set(&mut new, INITIALIZED, (!is_there).then_some(&trouble));
             Ok(new)
         };
         unless_gone(self.registry.modify(self.workspaces, key, &status(), told).await)
+    }
+
+    /// Puts a URL right that leads elsewhere. Under which address is not looked at: servers on one store have several.
+    async fn keep_url(&self, key: &ObjectKey, workspace: &Value, path: &str) -> Result<(), Status> {
+        let end = format!("/clusters/{path}");
+        if text(workspace, &["spec", "URL"]).ends_with(&end) {
+            return Ok(());
+        }
+        let url = format!("{}{end}", self.options.external_url);
+        let place = |old: Option<&Value>| {
+            let mut new = old.cloned().unwrap_or_default();
+            if let Some(spec) = object::map_mut(&mut new, "spec") {
+                spec.insert("URL".into(), json!(url));
+            }
+            Ok(new)
+        };
+        unless_gone(self.registry.modify(self.workspaces, key, &UpdateOptions::default(), place).await)
     }
 
     /// Writes a new name for the cluster into the Workspace unless there is one other than `taken`; the name that

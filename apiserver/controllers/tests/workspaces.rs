@@ -263,6 +263,34 @@ async fn a_workspace_whose_cluster_was_deleted_under_it_is_unavailable() {
 }
 
 #[tokio::test]
+async fn what_others_write_over_phase_and_url_is_put_right() {
+    let fixture = Fixture::start().await;
+    fixture.workspace(&root(), "team").await;
+    let before = fixture.get(workspaces(), &root(), "team").await.unwrap();
+    let key = ObjectKey::new(&root(), "", "team");
+    let written = |part: &'static str, field: &'static str, subresource: &'static str| {
+        let change = move |old: Option<&Value>| {
+            let mut new = old.unwrap().clone();
+            new[part][field] = json!("Initializing");
+            Ok(new)
+        };
+        let options = UpdateOptions { subresource, ..UpdateOptions::default() };
+        let (registry, key) = (fixture.registry.clone(), key.clone());
+        async move { registry.modify(workspaces(), &key, &options, change).await.unwrap() }
+    };
+    written("status", "phase", "status").await;
+    written("spec", "URL", "").await;
+    loop {
+        let now = fixture.get(workspaces(), &root(), "team").await.unwrap();
+        if now["status"]["phase"] == "Ready" && now["spec"]["URL"] == before["spec"]["URL"] {
+            break;
+        }
+        fixture.pause().await;
+    }
+    fixture.stop().await;
+}
+
+#[tokio::test]
 async fn urls_follow_the_address_of_the_server() {
     let fixture = Fixture::start().await;
     let team = fixture.workspace(&root(), "team").await;

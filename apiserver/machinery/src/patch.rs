@@ -62,7 +62,12 @@ impl Patch {
         validation: FieldValidation,
     ) -> Result<(Value, Vec<String>), Status> {
         let invalid = |why: &str| decode::patch_invalid(&self.shown(resource, old), why);
-        let decoded = decode::try_patched(resource, self.result(resource, old)?).map_err(|why| invalid(&why));
+        let result = self.result(resource, old)?;
+        // Of a strategic merge upstream does not look at them.
+        if !matches!(self.form, Form::Strategic(_)) {
+            other_kind(resource, &result).map_err(|why| invalid(&why))?;
+        }
+        let decoded = decode::try_patched(resource, result).map_err(|why| invalid(&why));
         let Decoded { object, findings: unknown } = decoded?;
         let findings: Vec<String> = self.findings.iter().cloned().chain(unknown).collect();
         match validation {
@@ -92,6 +97,18 @@ impl Patch {
             _ => self.result(resource, old).map(|new| new.to_string()).unwrap_or_default(),
         }
     }
+}
+
+/// Refuses a result that says that it is an object of another kind; one that does not say it is of ours.
+fn other_kind(resource: &Resource, result: &Value) -> Result<(), String> {
+    let api_version = resource.api_version();
+    for (field, own) in [("kind", resource.kind), ("apiVersion", &api_version)] {
+        let found = crate::object::text(result, &[field]);
+        if !["", own].contains(&found) {
+            return Err(format!("{field} cannot be changed: {found:?} is not {own:?}"));
+        }
+    }
+    Ok(())
 }
 
 /// As Go prints a map, with its keys in order.

@@ -230,9 +230,12 @@ impl Shard {
                 // A bundled shard works in this very thread. Letting every other connection that is ready come as
                 // far as this first makes the gate, and not the run queue before it, decide who is next.
                 tokio::task::yield_now().await;
-                match service.clone().oneshot(request).await {
-                    Ok(response) => Ok(response),
-                    Err(never) => match never {},
+                let failed = request.body_mut().failure();
+                let Ok(response) = service.clone().oneshot(request).await;
+                // What the service makes of that is its own; the answer is the same whatever the shard.
+                match failed.and_then(|failed| failed.get().copied()) {
+                    Some(error) => Err(SendError::Upload(error.into())),
+                    None => Ok(response),
                 }
             }
             Way::Remote(remote) => {

@@ -98,6 +98,27 @@ async fn a_stream_that_stalls_is_cut_off_alone() {
     assert_eq!(text(other.into_body()).await, "whole");
 }
 
+/// Whatever a bundled shard makes of a body that does not come whole.
+#[tokio::test]
+async fn what_is_wrong_with_an_upload_is_told_by_the_gateway() {
+    let shard = local(|request: Request<Body>| async move {
+        let whole = request.into_body().collect().await;
+        let mut response = ok("whole");
+        if whole.is_err() {
+            *response.status_mut() = StatusCode::BAD_REQUEST;
+        }
+        response
+    });
+    let limits = Limits { body_bytes: Some(1024), ..short() };
+    let gateway = Gateway::start(GatewayOptions { limits, ..options(vec![shard]) }).unwrap();
+    let head = "POST /clusters/a/api HTTP/1.1\r\nHost: d\r\n";
+    let large = format!("{head}Transfer-Encoding: chunked\r\n\r\n800\r\n{}\r\n0\r\n\r\n", "x".repeat(2048));
+    for (bytes, code) in [(large, 413), (format!("{head}Content-Length: 10\r\n\r\nabc"), 408)] {
+        let answer = raw(gateway.address(), bytes.as_bytes(), |_| false).await.to_ascii_lowercase();
+        assert!(answer.starts_with(&format!("http/1.1 {code} ")) && answer.contains("connection: close"), "{answer}");
+    }
+}
+
 /// An upload that stops in the middle ends, and its work at the shard with it.
 #[tokio::test]
 async fn an_upload_that_stalls_is_cut_off() {

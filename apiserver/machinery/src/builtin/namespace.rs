@@ -66,7 +66,18 @@ fn prepare(new: &mut Value, old: Option<&Value>) {
     }
 }
 
-fn validate(new: &Value, _: Option<&Value>, errors: &mut ErrorList) {
+fn validate(new: &Value, old: Option<&Value>, errors: &mut ErrorList) {
+    let phase = |namespace| object::text(namespace, &["status", "phase"]);
+    if old.is_some_and(|old| phase(old) != phase(new)) {
+        let is_going = object::get(new, &["metadata", "deletionTimestamp"]).is_some_and(|time| !time.is_null());
+        let (wanted, wrong) = match is_going {
+            false => ("Active", "may only be 'Active' if `deletionTimestamp` is empty"),
+            true => ("Terminating", "may only be 'Terminating' if `deletionTimestamp` is not empty"),
+        };
+        if phase(new) != wanted {
+            errors.push(Error::invalid(&Path::new("status.Phase"), phase(new), wrong));
+        }
+    }
     for (i, finalizer) in object::items(new, &["spec", "finalizers"]).iter().enumerate() {
         let text = finalizer.as_str().unwrap_or_default();
         let field = format!("spec.finalizers[{i}]");
@@ -100,6 +111,31 @@ mod tests {
         let mut ns = json!({"metadata": {"name": "a", "labels": {"x": "y", NAME_LABEL: "b"}}});
         prepare(&mut ns, Some(&old));
         assert_eq!(ns, json!({"metadata": {"name": "a", "labels": {"x": "y", NAME_LABEL: "a"}}}));
+    }
+
+    #[test]
+    fn the_phase_tells_whether_it_is_being_deleted() {
+        let going =
+            json!({"metadata": {"deletionTimestamp": "2026-01-02T03:04:05Z"}, "status": {"phase": "Terminating"}});
+        let there = json!({"metadata": {}, "status": {"phase": "Active"}});
+        for (old, phase, wrong) in [
+            (&there, "Active", false),
+            (&there, "Terminating", true),
+            (&there, "Odd", true),
+            (&there, "", true),
+            (&going, "Terminating", false),
+            (&going, "Active", true),
+        ] {
+            let mut new = old.clone();
+            new["status"]["phase"] = json!(phase);
+            let mut errors = Vec::new();
+            validate(&new, Some(old), &mut errors);
+            assert_eq!(!errors.is_empty(), wrong, "{phase} of {old}");
+        }
+        // As a deletion has it.
+        let mut errors = Vec::new();
+        validate(&going, Some(&there), &mut errors);
+        assert!(errors.is_empty());
     }
 
     #[test]

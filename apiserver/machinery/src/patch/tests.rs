@@ -75,6 +75,23 @@ fn json_patches() {
 }
 
 #[test]
+fn a_patch_does_not_change_the_kind() {
+    let old = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}});
+    for (kind, patch) in [
+        (PatchType::Json, json!([{"op": "replace", "path": "/kind", "value": "Secret"}])),
+        (PatchType::Json, json!([{"op": "replace", "path": "/apiVersion", "value": "v2"}])),
+        (PatchType::Merge, json!({"kind": "Secret"})),
+    ] {
+        let refused = patched("configmaps", kind, &old, &patch).unwrap_err();
+        assert_eq!(refused.code, 422);
+        assert!(format!("{refused:?}").contains("cannot be changed"), "{refused:?}");
+    }
+    for patch in [json!({"kind": "ConfigMap", "apiVersion": "v1"}), json!({"kind": null})] {
+        assert!(patched("configmaps", PatchType::Merge, &old, &patch).is_ok(), "{patch}");
+    }
+}
+
+#[test]
 fn json_patches_are_bounded() {
     let old = map(json!({"k": "v".repeat(100)}));
     let apply = |patch: Value| patched("configmaps", PatchType::Json, &old, &patch);

@@ -181,9 +181,16 @@ fn store_status(error: StoreError) -> Status {
         ),
         StoreError::Closed => Status::service_unavailable("the server is shutting down", 1),
         StoreError::Full => Status::service_unavailable("the disk of the store is full; nothing was written", 1),
-        StoreError::Unavailable(_) => Status::service_unavailable(error.to_string(), 1),
+        // Where the store is, and what it says, is for the log and for `/readyz` of the operator.
+        StoreError::Unavailable(_) => {
+            tracing::debug!(%error, "not served");
+            Status::service_unavailable("the store is not available", 1)
+        }
         // Without Retry-After: who repeats a create by itself would find its own object in its way.
-        StoreError::Uncertain(_) => Status::new(Reason::Timeout, error.to_string()),
+        StoreError::Uncertain(_) => {
+            tracing::debug!(%error, "not known");
+            Status::new(Reason::Timeout, "whether it was written is not known")
+        }
         StoreError::SlowConsumer => Status::service_unavailable("the watch was not read fast enough", 1),
         other => errors::internal(other),
     }

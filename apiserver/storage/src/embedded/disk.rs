@@ -113,7 +113,8 @@ pub(super) fn refuse(path: &Path, error: &io::Error) -> OpenError {
     OpenError::Path { path: path.into(), reason: format!("{error}{hint}") }
 }
 
-const WRITABLE: &str = "; the file and its directory must be readable and writable by this user";
+const WRITABLE: &str =
+    "; it, the -wal and -shm files beside it, if any, and their directory must be readable and writable by this user";
 const ROOM: &str = "; make room on that disk, or choose a place on another";
 
 /// A file that was opened and read.
@@ -158,6 +159,8 @@ pub(super) fn open_exclusively(path: &Path) -> Result<(File, Connection), OpenEr
         let reason = format!("no write-ahead log is possible there, only {mode:?}; a network file system?");
         return Err(OpenError::Path { path: path.into(), reason });
     }
+    // Side files that may only be read let everything be read and nothing be written.
+    writer.execute_batch("BEGIN IMMEDIATE; ROLLBACK").map_err(fail)?;
     sync_directory(path)?;
     if unclean || size(path) <= CHEAP_CHECK_BYTES {
         check_pages(path, &writer)?;
