@@ -118,9 +118,45 @@ fn definition(column: &Column) -> Value {
         "name": column.name,
         "type": column.kind,
         "format": format,
-        "description": "",
+        "description": description(column.name),
         "priority": column.priority,
     })
+}
+
+/// What a column shows, whatever the kind.
+fn description(column: &str) -> &'static str {
+    match column {
+        "Name" => "The name, of which there is one of a kind in a namespace.",
+        "Age" => "How long ago it was created.",
+        "Count" => "How often it was seen.",
+        "CreatedAt" | "Created At" => "When it was created.",
+        "Data" => "The number of entries.",
+        "DistinguisherMethod" => "What tells one flow from another: the user or the namespace.",
+        "First Seen" => "How long ago it was seen first.",
+        "HandSize" => "How many queues a flow is shuffled among.",
+        "Holder" => "Who holds it at present.",
+        "Last Seen" => "How long ago it was seen last.",
+        "Limit" => "What the quota has of limits: used and allowed.",
+        "MatchingPrecedence" => "The order in which schemas are tried; the smallest is first.",
+        "Message" => "What happened, in a sentence.",
+        "MissingPL" => "Whether the priority level that it names is missing.",
+        "NominalConcurrencyShares" => "The share of the server's seats.",
+        "Object" => "Which object it is about.",
+        "Phase" => "Where it stands in its life.",
+        "PriorityLevel" => "The level to which requests are assigned.",
+        "QueueLengthLimit" => "How many requests of a queue may wait.",
+        "Queues" => "How many queues there are.",
+        "Reason" => "Why, in one word.",
+        "Region" => "The region as its label says.",
+        "Request" => "What the quota has of all else: used and allowed.",
+        "Secrets" => "The number of secrets that it names.",
+        "Source" => "Who tells it, and where.",
+        "Status" => "Whether it is in use or being deleted.",
+        "Subobject" => "Which part of the object it is about.",
+        "Type" => "The type, of which each has its own rules.",
+        "URL" => "Where it is reached.",
+        _ => "",
+    }
 }
 
 #[cfg(test)]
@@ -147,8 +183,12 @@ mod tests {
         assert_eq!(table["rows"][0]["object"].get("data"), None);
         assert_eq!(
             table["columnDefinitions"][0],
-            json!({"name": "Name", "type": "string", "format": "name", "description": "", "priority": 0})
+            json!({"name": "Name", "type": "string", "format": "name", "priority": 0,
+                "description": "The name, of which there is one of a kind in a namespace."})
         );
+        for column in builtin::all().iter().flat_map(|resource| resource.columns) {
+            assert_ne!(description(column.name), "", "{}", column.name);
+        }
     }
 
     #[test]
