@@ -88,8 +88,7 @@ impl Etcd {
         let fail = |error: StoreError| {
             let (servers, text) = (options.servers.join(", "), error.to_string());
             let reason = text.trim_start_matches("the store is not available: etcd: ").to_owned();
-            let is_silent = [client::UNREACHABLE, client::LATE].iter().any(|words| reason.contains(words));
-            let hint = if is_silent { "; is it running, and is that where it listens?" } else { "" };
+            let hint = options.hint(&reason);
             SetupError::Store { servers, reason, hint }
         };
         let state = load::load(&client, &layout, load::Since::History).await.map_err(fail)?;

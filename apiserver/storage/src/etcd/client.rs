@@ -55,9 +55,11 @@ struct Current {
     made: u64,
 }
 
-/// What is said of a member that nothing was heard of.
+/// What is said of a member that nothing was heard of, or nothing that etcd would say.
 pub(super) const UNREACHABLE: &str = "cannot be reached";
 pub(super) const LATE: &str = "in time";
+pub(super) const BROKEN: &str = "the connection broke off";
+pub(super) const STRANGE: &str = "answers as no etcd does";
 
 /// An open connection to one member.
 #[derive(Clone)]
@@ -205,11 +207,13 @@ impl Connection {
         let mut connection = Self { id, channel, token: None, tells_progress: false };
         if let Some(Credentials { user, password }) = credentials {
             let question = AuthenticateRequest { name: user, password };
-            let answer: AuthenticateResponse = connection.call("/etcdserverpb.Auth/Authenticate", question).await?;
+            let answer: AuthenticateResponse =
+                connection.call("/etcdserverpb.Auth/Authenticate", question).await.map_err(strange)?;
             let token = MetadataValue::from_str(&answer.token);
             connection.token = Some(token.map_err(|_| Status::internal("answered with a token that is none"))?);
         }
-        let status: StatusResponse = connection.call("/etcdserverpb.Maintenance/Status", Empty {}).await?;
+        let status: StatusResponse =
+            connection.call("/etcdserverpb.Maintenance/Status", Empty {}).await.map_err(strange)?;
         connection.tells_progress = tells_progress(&status.version);
         Ok(connection)
     }
@@ -223,8 +227,8 @@ impl Connection {
         let mut grpc = self.grpc();
         let question = self.request(question);
         let call = async {
-            grpc.ready().await.map_err(|e| Status::unavailable(chain(&e)))?;
-            grpc.unary(question, PathAndQuery::from_static(method), ProstCodec::default()).await
+            grpc.ready().await.map_err(|e| broken(Code::Unavailable, &e))?;
+            grpc.unary(question, PathAndQuery::from_static(method), ProstCodec::default()).await.map_err(told)
         };
         let answer = tokio::time::timeout(CALL_TIMEOUT, call).await;
         answer
@@ -242,8 +246,8 @@ impl Connection {
         question.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
         let path = PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
         let call = async {
-            grpc.ready().await.map_err(|e| Status::unavailable(chain(&e)))?;
-            grpc.streaming(question, path, ProstCodec::default()).await
+            grpc.ready().await.map_err(|e| broken(Code::Unavailable, &e))?;
+            grpc.streaming(question, path, ProstCodec::default()).await.map_err(told)
         };
         let answer = tokio::time::timeout(CALL_TIMEOUT, call).await;
         answer
@@ -332,7 +336,29 @@ fn tells_progress(version: &str) -> bool {
     }
 }
 
-/// An error with its causes: that of the transport says only "transport error".
+/// The failure of a call: where it is not etcd that speaks, only the causes say why.
+fn told(status: Status) -> Status {
+    match std::error::Error::source(&status) {
+        Some(source) => broken(status.code(), source),
+        None => status,
+    }
+}
+
+fn broken(code: Code, error: &dyn std::error::Error) -> Status {
+    Status::new(code, format!("{BROKEN}: {}", chain(error)))
+}
+
+/// The failure of a first call: etcd has no reason to use these codes then.
+fn strange(status: Status) -> Status {
+    match status.code() {
+        code @ (Code::Internal | Code::Unimplemented | Code::Unknown) if !status.message().contains(BROKEN) => {
+            Status::new(code, format!("{STRANGE}: {}", status.message()))
+        }
+        _ => status,
+    }
+}
+
+/// The cause of an error: that of the transport says only "transport error".
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |e| e.source());
     causes.last().map_or_else(|| error.to_string(), ToString::to_string)

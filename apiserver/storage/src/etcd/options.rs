@@ -1,8 +1,18 @@
 //! Where etcd is and how it is spoken to.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use rustls::{
+    RootCertStore,
+    pki_types::{
+        CertificateDer, PrivateKeyDer,
+        pem::{self, PemObject},
+    },
+    sign::CertifiedKey,
+};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+
+use super::client;
 
 /// How to reach an etcd cluster.
 #[derive(Clone, Debug)]
@@ -69,6 +79,26 @@ pub enum SetupError {
         #[source]
         source: std::io::Error,
     },
+    /// A certificate or key file holds something else.
+    #[error("{} {reason}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and what is wanted.
+        reason: String,
+    },
+    /// A key that is not that of the certificate.
+    #[error(
+        "{} and {} do not belong together; want a certificate that etcd knows us by, and its own key",
+        certificate.display(),
+        key.display()
+    )]
+    Pair {
+        /// The file of the certificate.
+        certificate: PathBuf,
+        /// The file of the key.
+        key: PathBuf,
+    },
     /// etcd does not answer, or refuses.
     #[error("etcd at {servers} cannot be used ({reason}){hint}")]
     Store {
@@ -77,7 +107,7 @@ pub enum SetupError {
         /// What it said.
         reason: String,
         /// What to look at, if anything can be said of that.
-        hint: &'static str,
+        hint: String,
     },
 }
 
@@ -116,20 +146,104 @@ impl Options {
     }
 
     fn tls(&self) -> Result<Option<ClientTlsConfig>, SetupError> {
-        let read =
-            |path: &PathBuf| std::fs::read(path).map_err(|source| SetupError::File { path: path.clone(), source });
         if self.ca_file.is_none() && self.identity.is_none() {
             return Ok(None);
         }
         let mut tls = ClientTlsConfig::new();
         if let Some(path) = &self.ca_file {
-            tls = tls.ca_certificate(Certificate::from_pem(read(path)?));
+            let pem = read(path)?;
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(path, &pem)? {
+                // What is none would be passed over without a word.
+                roots.add(certificate).map_err(|error| SetupError::Content {
+                    path: path.clone(),
+                    reason: format!("holds a certificate that cannot be trusted as etcd's CA: {error}"),
+                })?;
+            }
+            tls = tls.ca_certificate(Certificate::from_pem(pem));
         }
         if let Some((certificate, key)) = &self.identity {
-            tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));
+            let (chain, private) = (read(certificate)?, read(key)?);
+            check_pair((certificate, &chain), (key, &private))?;
+            tls = tls.identity(Identity::from_pem(chain, private));
         }
         Ok(Some(tls))
     }
+
+    /// What to look at when etcd cannot be used for this reason, if anything can be said of that.
+    pub(super) fn hint(&self, reason: &str) -> String {
+        let has = |words: &[&str]| words.iter().any(|words| reason.contains(words));
+        let talks = [client::BROKEN, client::STRANGE, "tls handshake", "corrupt message", "fatal alert"];
+        match (&self.ca_file, &self.identity) {
+            _ if has(&["authentication is not enabled"]) => {
+                "; leave the credentials out, or turn authentication on".into()
+            }
+            _ if has(&["user name is empty"]) => "; authentication is on: give it credentials".into(),
+            (Some(ca), _) if has(&["invalid peer certificate"]) => {
+                format!("; want its certificate to be for that host, and signed by one in {}", ca.display())
+            }
+            // Which of these it is, an etcd does not tell: it hangs up.
+            (None, _) if has(&talks) => {
+                "; is an etcd running there, and one without TLS? With TLS the address begins with https".into()
+            }
+            (_, None) if has(&talks) => {
+                "; is an etcd running there, and with TLS? Does it want a client certificate? None is given".into()
+            }
+            (_, Some((certificate, _))) if has(&talks) => {
+                format!("; is an etcd running there, and with TLS? Does it trust {}?", certificate.display())
+            }
+            _ if has(&[client::UNREACHABLE, client::LATE]) => "; is it running, and is that where it listens?".into(),
+            _ => String::new(),
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, SetupError> {
+    std::fs::read(path).map_err(|source| SetupError::File { path: path.into(), source })
+}
+
+/// Refuses what TLS could not use, of which it would not say which file it is.
+fn check_pair(certificate: (&Path, &[u8]), key: (&Path, &[u8])) -> Result<(), SetupError> {
+    let chain = certificates(certificate.0, certificate.1)?;
+    let refuse = |reason: String| SetupError::Content { path: key.0.into(), reason };
+    let private = PrivateKeyDer::from_pem_slice(key.1).map_err(|error| match error {
+        pem::Error::NoItemsFound if holds(key.1, "ENCRYPTED PRIVATE KEY-----") => {
+            refuse("holds an encrypted private key; want one without a passphrase, as `openssl pkey` writes it".into())
+        }
+        pem::Error::NoItemsFound if holds(key.1, "BEGIN CERTIFICATE-----") => refuse(
+            "holds a certificate and no private key; want the key there, and the certificate in the other file".into(),
+        ),
+        pem::Error::NoItemsFound => refuse("holds no private key; want PEM with BEGIN PRIVATE KEY".into()),
+        error => refuse(format!("is damaged: {error}; want PEM from BEGIN PRIVATE KEY to END PRIVATE KEY")),
+    })?;
+    match CertifiedKey::from_der(chain, private, &rustls::crypto::aws_lc_rs::default_provider()) {
+        Ok(_) => Ok(()),
+        Err(rustls::Error::InconsistentKeys(_)) => {
+            Err(SetupError::Pair { certificate: certificate.0.into(), key: key.0.into() })
+        }
+        Err(error) => {
+            let certificate = certificate.0.display();
+            Err(refuse(format!("cannot be used with {certificate}: {error}; want a certificate and its own key")))
+        }
+    }
+}
+
+/// The certificates of a file, of which there must be one.
+fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, SetupError> {
+    let refuse = |reason: String| SetupError::Content { path: path.into(), reason };
+    let found = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+    match found {
+        Ok(found) if !found.is_empty() => Ok(found),
+        Ok(_) if holds(pem, "PRIVATE KEY-----") => Err(refuse(
+            "holds a private key and no certificate; want the certificate there, and the key in the file for it".into(),
+        )),
+        Ok(_) => Err(refuse("holds no certificate; want PEM with BEGIN CERTIFICATE".into())),
+        Err(error) => Err(refuse(format!("is damaged: {error}; want PEM from BEGIN CERTIFICATE to END CERTIFICATE"))),
+    }
+}
+
+fn holds(pem: &[u8], words: &str) -> bool {
+    memchr::memmem::find(pem, words.as_bytes()).is_some()
 }
 
 #[cfg(test)]

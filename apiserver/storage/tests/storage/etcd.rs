@@ -200,6 +200,94 @@ async fn with_certificates_on_both_sides() {
     done(&store, put("/a", Condition::Absent, "")).await;
     let refused = Etcd::connect(&Options { identity: None, ..options }).await.err().unwrap();
     assert!(matches!(refused, SetupError::Store { .. }), "{refused}");
+    assert!(refused.to_string().contains("Does it want a client certificate? None is given"), "{refused}");
+}
+
+/// Files that hold something else are refused by name, before anybody is asked.
+#[tokio::test]
+async fn files_of_certificates_that_are_none() {
+    let (directory, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let [ca, _, _, client, key] = certificates(directory.path());
+    let [.., other_key] = certificates(other.path());
+    let write = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let text = std::fs::read_to_string(&client).unwrap();
+    let cut = write("cut", &text[..text.len() / 2]);
+    let none = write("none", "kind: Secret\n");
+    let garbage = write("garbage", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+    let locked = write("locked", "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n");
+    let refused = async |ca: &String, identity: Option<(&String, &String)>| {
+        let options = Options {
+            servers: vec!["https://127.0.0.1:1".into()],
+            prefix: "/f".into(),
+            ca_file: Some(ca.into()),
+            identity: identity.map(|(certificate, key)| (certificate.into(), key.into())),
+            credentials: None,
+        };
+        Etcd::connect(&options).await.err().unwrap().to_string()
+    };
+    for (file, why) in [
+        (&none, "holds no certificate; want PEM with BEGIN CERTIFICATE"),
+        (&key, "holds a private key and no certificate; want the certificate there"),
+        (&cut, "is damaged: "),
+        (&garbage, "holds a certificate that cannot be trusted as etcd's CA: "),
+    ] {
+        let error = refused(file, None).await;
+        assert!(error.starts_with(&format!("{file} {why}")), "{error}");
+    }
+    for (certificate, key, why) in [
+        (&none, &key, format!("{none} holds no certificate; want ")),
+        (&key, &client, format!("{key} holds a private key and no certificate; want ")),
+        (&client, &client, format!("{client} holds a certificate and no private key; want ")),
+        (&client, &none, format!("{none} holds no private key; want PEM with BEGIN PRIVATE KEY")),
+        (&client, &locked, format!("{locked} holds an encrypted private key; want ")),
+        (&client, &other_key, format!("{client} and {other_key} do not belong together; want ")),
+        (&garbage, &key, format!("{key} cannot be used with {garbage}: ")),
+    ] {
+        let error = refused(&ca, Some((certificate, key))).await;
+        assert!(error.starts_with(&why), "{error}");
+    }
+}
+
+/// A failure before etcd has said anything of its own comes with what may be the matter.
+#[tokio::test]
+async fn what_is_no_etcd_or_not_trusted_is_told() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let (directory, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let [ca, server, server_key, ..] = certificates(directory.path());
+    let [other_ca, ..] = certificates(other.path());
+    let secure = Cluster::of(1, &["--cert-file", &server, "--key-file", &server_key]);
+    let plain = Cluster::single();
+    let web = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let web_port = web.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for socket in web.incoming() {
+            let mut socket = socket.unwrap();
+            let _ = socket.read(&mut [0; 1024]);
+            let _ = socket.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    let (secure_port, plain_port) = (secure.members[0].client_port, plain.members[0].client_port);
+    let no_tls = "is an etcd running there, and one without TLS?";
+    let cases = [
+        (format!("http://127.0.0.1:{secure_port}"), None, no_tls),
+        (format!("http://127.0.0.1:{web_port}"), None, no_tls),
+        (format!("https://127.0.0.1:{plain_port}"), Some(&ca), "is an etcd running there, and with TLS?"),
+        (format!("https://127.0.0.1:{web_port}"), Some(&ca), "is an etcd running there, and with TLS?"),
+        (format!("https://127.0.0.1:{secure_port}"), Some(&other_ca), &*format!("signed by one in {other_ca}")),
+    ];
+    let asked = cases.into_iter().map(async |(server, ca, why)| {
+        let options = Options { servers: vec![server], ca_file: ca.map(Into::into), ..plain.options("/f") };
+        let error = Etcd::connect(&options).await.err().unwrap().to_string();
+        assert!(error.contains(why) && !error.contains("transport error"), "{error}");
+    });
+    futures_util::future::join_all(asked).await;
+    let credentials = Some(Credentials { user: "root".into(), password: "x".into() });
+    let error = Etcd::connect(&Options { credentials, ..plain.options("/f") }).await.err().unwrap().to_string();
+    assert!(error.ends_with("; leave the credentials out, or turn authentication on"), "{error}");
 }
 
 /// A call of etcd's JSON interface.
@@ -269,7 +357,8 @@ async fn with_a_password() {
     let wrong = Etcd::connect(&as_user("wrong")).await.err().unwrap().to_string();
     assert!(wrong.contains("authentication failed") && !wrong.contains("secret"), "{wrong}");
     assert!(!wrong.contains("running") && wrong.matches("127.0.0.1").count() == 2, "{wrong}");
-    assert!(Etcd::connect(&cluster.options("/f")).await.is_err(), "without any");
+    let without = Etcd::connect(&cluster.options("/f")).await.err().unwrap().to_string();
+    assert!(without.ends_with("; authentication is on: give it credentials"), "{without}");
 }
 
 #[tokio::test]
