@@ -18,7 +18,7 @@ use apiserver_api::user::GROUP_MASTERS;
 use apiserver_server::TokenKey;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-    PublicKeyData,
+    PKCS_ECDSA_P256_SHA256, PublicKeyData,
 };
 use rustls::{
     RootCertStore,
@@ -168,28 +168,48 @@ pub(crate) fn token_key(directory: &Path, is_new: bool) -> Result<TokenKey> {
         }
         Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
     };
-    let damaged =
-        || format!("{} is damaged; without it a new one is made, and tokens signed so far end", path.display());
-    token_keys(&text).with_context(damaged)
+    let unusable =
+        || format!("{} cannot be used; without it a new one is made, and tokens signed so far end", path.display());
+    token_keys(&text).with_context(unusable)
 }
 
 pub(crate) fn token_key_path(directory: &Path) -> PathBuf {
     directory.join("service-account.key")
 }
 
+/// The one kind of key that signs tokens.
+const TOKEN_KIND: &str = "want PKCS#8 of an ECDSA key on P-256, as the server makes it: PEM with BEGIN PRIVATE KEY";
+
 fn token_keys(pem: &str) -> Result<TokenKey> {
+    let other = || anyhow!("a key in it is of another kind; {TOKEN_KIND}");
     let pairs = PrivatePkcs8KeyDer::pem_slice_iter(pem.as_bytes())
-        .map(|found| Ok(KeyPair::try_from(&found.map_err(|error| broken("key", "PRIVATE KEY", &error))?)?))
+        .map(|found| {
+            let der = found.map_err(|error| broken("key", "PRIVATE KEY", &error))?;
+            KeyPair::try_from(&der).map_err(|_| anyhow!("a private key in it cannot be read; {TOKEN_KIND}"))
+        })
         .collect::<Result<Vec<_>>>()?;
+    if pairs.iter().any(|pair| pair.algorithm() != &PKCS_ECDSA_P256_SHA256) {
+        return Err(other());
+    }
     let mut pairs = pairs.iter();
-    let own = pairs.next().context("no private key in it; want PEM with BEGIN PRIVATE KEY")?;
+    let own = pairs.next().with_context(|| match () {
+        () if pem.contains("BEGIN EC PRIVATE KEY") => {
+            format!("its private key is SEC1; {TOKEN_KIND}, such as `openssl pkcs8 -topk8 -nodes` writes")
+        }
+        () if pem.contains("BEGIN RSA PRIVATE KEY") => format!("its private key is RSA; {TOKEN_KIND}"),
+        () if pem.contains("BEGIN ENCRYPTED PRIVATE KEY") => {
+            format!("its private key is encrypted; {TOKEN_KIND}, without a passphrase")
+        }
+        () => format!("no private key in it; {TOKEN_KIND}"),
+    })?;
     let mut key = TokenKey::new(&own.serialize_der(), own.public_key_raw())?;
-    for other in pairs {
-        key = key.accepting(other.public_key_raw())?;
+    for pair in pairs {
+        key = key.accepting(pair.public_key_raw())?;
     }
     for found in SubjectPublicKeyInfoDer::pem_slice_iter(pem.as_bytes()) {
         let der = found.map_err(|error| broken("key", "PUBLIC KEY", &error))?;
-        key = key.accepting(rcgen::SubjectPublicKeyInfo::from_der(&der)?.der_bytes())?;
+        let public = rcgen::SubjectPublicKeyInfo::from_der(&der).map_err(|_| other())?;
+        key = key.accepting(public.der_bytes())?;
     }
     Ok(key)
 }
@@ -380,7 +400,9 @@ fn load(directory: &Path, name: &str) -> Result<Option<Identity>> {
         "delete it and start again"
     };
     let broken = |path: &Path| format!("{} is damaged; {remedy}", path.display());
-    let pair = KeyPair::from_pem(&key).with_context(|| broken(&key_path))?;
+    let pair = private_key(&key)
+        .and_then(|key| KeyPair::try_from(&key).map_err(|_| anyhow!("a private key in it cannot be read")))
+        .with_context(|| broken(&key_path))?;
     let der = certificates(&certificate).with_context(|| broken(&certificate_path))?;
     let der = der.first().ok_or_else(|| anyhow!(broken(&certificate_path)))?;
     let (_, parsed) = x509_parser::parse_x509_certificate(der).with_context(|| broken(&certificate_path))?;
@@ -506,6 +528,30 @@ mod tests {
     }
 
     #[test]
+    fn a_damaged_key_is_named_and_what_is_wrong_with_it() {
+        for name in ["ca", "server", "admin"] {
+            let directory = tempfile::tempdir().unwrap();
+            load_or_create(directory.path()).unwrap();
+            let path = directory.path().join(format!("{name}.key"));
+            let whole = fs::read_to_string(&path).unwrap();
+            for (text, why) in [
+                ("", "no private key in it; want PEM with BEGIN PRIVATE KEY"),
+                ("nonsense", "no private key in it; want PEM with BEGIN PRIVATE KEY"),
+                (&whole[..whole.len() / 2], "a section has no END line: the file is cut off, perhaps; want "),
+                (&whole[..20], "a line that begins a section is cut off"),
+                (
+                    "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
+                    "a private key in it cannot be read",
+                ),
+            ] {
+                fs::write(&path, text).unwrap();
+                let error = format!("{:#}", load_or_create(directory.path()).err().unwrap());
+                assert!(error.contains(&format!("{name}.key is damaged; ")) && error.contains(why), "{error}");
+            }
+        }
+    }
+
+    #[test]
     fn a_key_of_another_certificate_is_told() {
         let directory = tempfile::tempdir().unwrap();
         load_or_create(directory.path()).unwrap();
@@ -559,7 +605,31 @@ mod tests {
         assert_eq!(format!("{first:?}"), format!("{:?}", token_key(directory.path(), true).unwrap()));
         fs::write(directory.path().join("service-account.key"), "nonsense").unwrap();
         let error = token_key(directory.path(), true).err().unwrap();
-        assert!(format!("{error:#}").contains("service-account.key is damaged"), "{error:#}");
+        assert!(format!("{error:#}").contains("service-account.key cannot be used"), "{error:#}");
+    }
+
+    #[test]
+    fn a_key_of_tokens_of_another_kind_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let section = |name: &str| format!("-----BEGIN {name}-----\nAAAA\n-----END {name}-----\n");
+        let of = |algorithm| KeyPair::generate_for(algorithm).unwrap().serialize_pem();
+        for (text, why) in [
+            (section("EC PRIVATE KEY"), "its private key is SEC1; want PKCS#8 of an ECDSA key on P-256"),
+            (section("EC PRIVATE KEY"), "`openssl pkcs8 -topk8 -nodes`"),
+            (section("RSA PRIVATE KEY"), "its private key is RSA; want PKCS#8"),
+            (section("ENCRYPTED PRIVATE KEY"), "its private key is encrypted; want PKCS#8"),
+            (of(&rcgen::PKCS_RSA_SHA256), "a key in it is of another kind; want PKCS#8 of an ECDSA key on P-256"),
+            (of(&rcgen::PKCS_ECDSA_P384_SHA384), "a key in it is of another kind; want PKCS#8"),
+            (section("PRIVATE KEY"), "a private key in it cannot be read; want PKCS#8"),
+            (
+                KeyPair::generate().unwrap().serialize_pem() + &section("PUBLIC KEY"),
+                "a key in it is of another kind; want",
+            ),
+        ] {
+            fs::write(token_key_path(directory.path()), text).unwrap();
+            let error = format!("{:#}", token_key(directory.path(), true).unwrap_err());
+            assert!(error.contains("service-account.key cannot be used; ") && error.contains(why), "{error}");
+        }
     }
 
     /// The new key is put in front of the old one, or the old one's public part behind it.
@@ -582,7 +652,7 @@ mod tests {
         {
             fs::write(&path, text).unwrap();
             let error = format!("{:#}", token_key(directory.path(), true).unwrap_err());
-            assert!(error.contains("service-account.key is damaged") && error.contains(why), "{error}");
+            assert!(error.contains("service-account.key cannot be used") && error.contains(why), "{error}");
         }
     }
 
