@@ -5,7 +5,7 @@
 //! checksum, not a signature: whoever forges one still reads only the collection that he may list.
 
 use apiserver_api::{Reason, Status};
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use base64::{DecodeError, Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -49,8 +49,16 @@ impl ContinueToken {
     /// # Errors
     /// 400 when it is none, was made for another collection, or its key could leave the collection.
     pub fn decode(text: &str, resource: &Resource, cluster: &str, namespace: &str) -> Result<Self, Status> {
-        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|e| refused(&e.to_string()))?;
-        let wire: Wire = serde_json::from_slice(&bytes).map_err(|e| refused(&e.to_string()))?;
+        let changed = || refused("it is not as a list answers it; want its metadata.continue unchanged");
+        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|error| {
+            let at = match error {
+                DecodeError::InvalidByte(at, _) => Some(at),
+                DecodeError::InvalidPadding => text.find('='),
+                _ => None,
+            };
+            at.map_or_else(changed, |at| refused(&format!("illegal base64 data at input byte {at}")))
+        })?;
+        let wire: Wire = serde_json::from_slice(&bytes).map_err(|_| changed())?;
         if wire.v != VERSION {
             return Err(refused(&format!("server does not recognize this encoded version \"{}\"", wire.v)));
         }
@@ -132,6 +140,15 @@ mod tests {
             let message = ContinueToken::decode(text, maps(), "root", "").unwrap_err().message;
             assert!(message.starts_with("invalid continue token: continue key is not valid: "), "{message}");
         }
+        let message = |text: &str| ContinueToken::decode(text, maps(), "root", "").unwrap_err().message;
+        for json in ["{", "[]", "3", "{}", r#"{"v": "meta.k8s.io/v1", "rv": "x", "start": "a"}"#] {
+            let message = message(&URL_SAFE_NO_PAD.encode(json));
+            assert!(
+                message.ends_with(": it is not as a list answers it; want its metadata.continue unchanged"),
+                "{message}"
+            );
+        }
+        assert!(message("eyJ2Ijo=").ends_with(": illegal base64 data at input byte 7"), "{}", message("eyJ2Ijo="));
     }
 
     proptest! {
