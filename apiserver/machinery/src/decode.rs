@@ -5,9 +5,11 @@
 mod conform;
 mod fields;
 
+use std::borrow::Cow;
+
 use apiserver_api::Status;
 use serde_json::Value;
-use serde_yaml::options::AliasLimits;
+use serde_yaml::{MessageFormatter, UserMessageFormatter, options::AliasLimits};
 
 pub use self::fields::FINDINGS_MAX;
 use crate::{
@@ -218,13 +220,29 @@ fn aliases(bytes: &[u8]) -> AliasLimits {
 fn lenient_yaml(bytes: &[u8]) -> Result<Value, String> {
     let last = serde_yaml::options::DuplicateKeyPolicy::LastWins;
     let options = serde_yaml::options! { strict_booleans: true, with_snippet: false, duplicate_keys: last, alias_limits: aliases(bytes) };
-    serde_yaml::from_slice_with_options(bytes, options).map_err(|e| e.without_snippet().to_string())
+    serde_yaml::from_slice_with_options(bytes, options).map_err(|e| e.without_snippet().render_with_formatter(&Texts))
 }
 
 fn yaml(bytes: &[u8]) -> Result<Value, String> {
     // YAML 1.2: `y` and `no` are text. Otherwise a ConfigMap named `y` could not be written.
     let options = serde_yaml::options! { strict_booleans: true, with_snippet: false, alias_limits: aliases(bytes) };
-    serde_yaml::from_slice_with_options(bytes, options).map_err(|e| e.without_snippet().to_string())
+    serde_yaml::from_slice_with_options(bytes, options).map_err(|e| e.without_snippet().render_with_formatter(&Texts))
+}
+
+/// What the reader of YAML complains of, in words for those who write it: its own speak of how it is called.
+struct Texts;
+
+impl MessageFormatter for Texts {
+    fn format_message<'a>(&self, error: &'a serde_yaml::Error) -> Cow<'a, str> {
+        use serde_yaml::Error;
+        match error {
+            Error::DuplicateMappingKey { key: Some(key), .. } => format!("key \"{key}\" already set in map").into(),
+            Error::DuplicateMappingKey { .. } => "a key is already set in its map".into(),
+            Error::MultipleDocuments { .. } => "a second document; want one object and nothing more".into(),
+            Error::RecursiveReferencesRequireWeakTypes { .. } => "an alias stands within what it stands for".into(),
+            other => UserMessageFormatter.format_message(other),
+        }
+    }
 }
 
 /// Both may be left out: then they are the URL's.

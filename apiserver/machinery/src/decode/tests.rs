@@ -139,6 +139,27 @@ fn yaml_and_delete_options() {
     assert_eq!(delete_options(BodyFormat::Protobuf, b"k8s\0x").unwrap_err().code, 400);
 }
 
+#[test]
+fn what_is_wrong_with_yaml_is_told_to_who_wrote_it() {
+    let head = "apiVersion: v1\nkind: ConfigMap\n";
+    for (rest, why) in [
+        ("data: {a: x, a: y}", "yaml: key \"a\" already set in map at line 3, column 14"),
+        ("---\na: b", "yaml: a second document; want one object and nothing more at line 4, column 1"),
+        ("data: &a {b: *a}", "yaml: an alias stands within what it stands for at line 3, column 14"),
+        ("data: *a", "unknown"),
+        ("data: [", "unclosed bracket"),
+    ] {
+        let message = body(maps(), BodyFormat::Yaml, format!("{head}{rest}").as_bytes()).unwrap_err().message;
+        assert!(message.contains(why), "{rest}: {message}");
+    }
+    let twice = format!("{head}data: {{a: x, a: y}}");
+    let (config, warnings) = applied(maps(), twice.as_bytes(), FieldValidation::Warn).unwrap();
+    assert_eq!(
+        (&config["data"]["a"], &*warnings),
+        (&json!("y"), &["key \"a\" already set in map at line 3, column 14".to_owned()][..])
+    );
+}
+
 /// Small texts that would become huge or deep are refused.
 #[test]
 fn bombs_are_refused() {
