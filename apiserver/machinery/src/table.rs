@@ -129,7 +129,7 @@ fn description(column: &str) -> &'static str {
         "Name" => "The name, of which there is one of a kind in a namespace.",
         "Age" => "How long ago it was created.",
         "Count" => "How often it was seen.",
-        "CreatedAt" | "Created At" => "When it was created.",
+        "Created At" => "When it was created.",
         "Data" => "The number of entries.",
         "DistinguisherMethod" => "What tells one flow from another: the user or the namespace.",
         "First Seen" => "How long ago it was seen first.",
