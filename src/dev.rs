@@ -49,6 +49,7 @@ pub(crate) fn dev(args: &cli::Dev) -> Result<(), Failure> {
     let pki = pki::load_or_create(directory)?;
     let url = format!("https://{}", listener.local_addr()?);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let _lock = (args.store.store == cli::Engine::Etcd).then(|| store::lock(directory)).transpose()?;
     let store = store::open(&runtime, &args.store, directory, first)?;
     // Not before the directory is ours: one that runs there has its own address in this file, and its own key.
     let tokens = pki::token_key(directory, store.count("") == 0)?;

@@ -80,11 +80,22 @@ pub(crate) fn load_or_create(directory: &Path) -> Result<DevPki> {
     }
     let leaf = |name: &str, make: fn(&Identity) -> Result<Identity>| -> Result<Identity> {
         if let Some(found) = load(directory, name)? {
-            if !is_of_another(&ca.certificate, &found.certificate)? {
-                return Ok(found);
-            }
             let file = paths(directory, name).0;
-            tracing::warn!(file = %file.display(), "it is of another CA than the one in ca.crt, and is made anew");
+            match signer(&ca.certificate, &found.certificate)? {
+                Signer::This => return Ok(found),
+                // An operator may have put a certificate of his own there, which clients trust by other means.
+                Signer::Stranger if name == "server" => {
+                    tracing::warn!(
+                        file = %file.display(),
+                        "the CA in ca.crt has not signed it: clients that trust only that one, such as admin.kubeconfig, refuse \
+                         this server; with it deleted a new one is made"
+                    );
+                    return Ok(found);
+                }
+                Signer::Earlier | Signer::Stranger => {
+                    tracing::warn!(file = %file.display(), "it is of another CA than the one in ca.crt, and is made anew");
+                }
+            }
         }
         let identity = make(&ca)?;
         store(directory, name, &identity)?;
@@ -95,13 +106,25 @@ pub(crate) fn load_or_create(directory: &Path) -> Result<DevPki> {
     Ok(DevPki { ca_certificate: ca.certificate, server, admin })
 }
 
-/// Whether a CA like ours has signed this certificate, but not this one: such is what remains of an earlier CA when
-/// another one is put in its place. What an authority of another name has signed is the operator's own.
-fn is_of_another(ca: &str, certificate: &str) -> Result<bool> {
+/// Who has signed a certificate.
+#[derive(Debug, PartialEq, Eq)]
+enum Signer {
+    /// Our CA, as far as names and key identifiers tell.
+    This,
+    /// One of the same name with another key: what remains when an earlier CA is replaced.
+    Earlier,
+    /// One of another name.
+    Stranger,
+}
+
+fn signer(ca: &str, certificate: &str) -> Result<Signer> {
     let (ca, certificate) = (certificates(ca)?, certificates(certificate)?);
-    let (Some(ca), Some(certificate)) = (ca.first(), certificate.first()) else { return Ok(false) };
+    let (Some(ca), Some(certificate)) = (ca.first(), certificate.first()) else { return Ok(Signer::This) };
     let (_, ca) = x509_parser::parse_x509_certificate(ca)?;
     let (_, certificate) = x509_parser::parse_x509_certificate(certificate)?;
+    if certificate.issuer() != ca.subject() {
+        return Ok(Signer::Stranger);
+    }
     let own = ca.iter_extensions().find_map(|extension| match extension.parsed_extension() {
         ParsedExtension::SubjectKeyIdentifier(id) => Some(id),
         _ => None,
@@ -111,7 +134,7 @@ fn is_of_another(ca: &str, certificate: &str) -> Result<bool> {
         _ => None,
     });
     let differs = own.zip(authority).is_some_and(|(own, authority)| own != authority);
-    Ok(certificate.issuer() == ca.subject() && differs)
+    Ok(if differs { Signer::Earlier } else { Signer::This })
 }
 
 /// Refuses to go on without a file of the CA while something is there that the CA has signed.
@@ -159,7 +182,8 @@ pub(crate) fn token_key(directory: &Path, is_new: bool) -> Result<TokenKey> {
             if !is_new {
                 tracing::warn!(
                     file = %path.display(),
-                    "the key of service accounts is missing and is made anew: tokens that were signed with it end"
+                    "the key of service accounts is missing and is made anew: tokens that were signed with it are refused here. A \
+                     server that joins others on one etcd needs their service-account.key and ca.*"
                 );
             }
             let text = KeyPair::generate()?.serialize_pem();
@@ -191,17 +215,18 @@ fn token_keys(pem: &str) -> Result<TokenKey> {
     if pairs.iter().any(|pair| pair.algorithm() != &PKCS_ECDSA_P256_SHA256) {
         return Err(other());
     }
+    // Also behind a good one: an older key that is not read would end its tokens in silence.
+    for (section, what, remedy) in [
+        ("BEGIN EC PRIVATE KEY", "SEC1", ", such as `openssl pkcs8 -topk8 -nocrypt` writes"),
+        ("BEGIN RSA PRIVATE KEY", "RSA", ""),
+        ("BEGIN ENCRYPTED PRIVATE KEY", "encrypted", ", without a passphrase"),
+    ] {
+        if pem.contains(section) {
+            bail!("a private key in it is {what}; {TOKEN_KIND}{remedy}");
+        }
+    }
     let mut pairs = pairs.iter();
-    let own = pairs.next().with_context(|| match () {
-        () if pem.contains("BEGIN EC PRIVATE KEY") => {
-            format!("its private key is SEC1; {TOKEN_KIND}, such as `openssl pkcs8 -topk8 -nodes` writes")
-        }
-        () if pem.contains("BEGIN RSA PRIVATE KEY") => format!("its private key is RSA; {TOKEN_KIND}"),
-        () if pem.contains("BEGIN ENCRYPTED PRIVATE KEY") => {
-            format!("its private key is encrypted; {TOKEN_KIND}, without a passphrase")
-        }
-        () => format!("no private key in it; {TOKEN_KIND}"),
-    })?;
+    let own = pairs.next().with_context(|| format!("no private key in it; {TOKEN_KIND}"))?;
     let mut key = TokenKey::new(&own.serialize_der(), own.public_key_raw())?;
     for pair in pairs {
         key = key.accepting(pair.public_key_raw())?;
@@ -503,7 +528,7 @@ mod tests {
         let restored = load_or_create(new.path()).unwrap();
         assert_eq!(restored.ca_certificate, kept.ca_certificate);
         for identity in [&restored.server, &restored.admin] {
-            assert!(!is_of_another(&kept.ca_certificate, &identity.certificate).unwrap());
+            assert_eq!(signer(&kept.ca_certificate, &identity.certificate).unwrap(), Signer::This);
         }
         let again = load_or_create(new.path()).unwrap();
         assert_eq!(again.server.certificate, restored.server.certificate);
@@ -516,6 +541,11 @@ mod tests {
         let own = create_server(&authority).unwrap();
         store(new.path(), "server", &own).unwrap();
         assert_eq!(load_or_create(new.path()).unwrap().server.certificate, own.certificate);
+        // But the administrator is believed through this CA alone.
+        let foreign = create_admin(&authority).unwrap();
+        store(new.path(), "admin", &foreign).unwrap();
+        let again = load_or_create(new.path()).unwrap();
+        assert_eq!(signer(&again.ca_certificate, &again.admin.certificate).unwrap(), Signer::This);
     }
 
     #[test]
@@ -614,10 +644,10 @@ mod tests {
         let section = |name: &str| format!("-----BEGIN {name}-----\nAAAA\n-----END {name}-----\n");
         let of = |algorithm| KeyPair::generate_for(algorithm).unwrap().serialize_pem();
         for (text, why) in [
-            (section("EC PRIVATE KEY"), "its private key is SEC1; want PKCS#8 of an ECDSA key on P-256"),
-            (section("EC PRIVATE KEY"), "`openssl pkcs8 -topk8 -nodes`"),
-            (section("RSA PRIVATE KEY"), "its private key is RSA; want PKCS#8"),
-            (section("ENCRYPTED PRIVATE KEY"), "its private key is encrypted; want PKCS#8"),
+            (section("EC PRIVATE KEY"), "a private key in it is SEC1; want PKCS#8 of an ECDSA key on P-256"),
+            (section("EC PRIVATE KEY"), "`openssl pkcs8 -topk8 -nocrypt`"),
+            (section("RSA PRIVATE KEY"), "a private key in it is RSA; want PKCS#8"),
+            (section("ENCRYPTED PRIVATE KEY"), "a private key in it is encrypted; want PKCS#8"),
             (of(&rcgen::PKCS_RSA_SHA256), "a key in it is of another kind; want PKCS#8 of an ECDSA key on P-256"),
             (of(&rcgen::PKCS_ECDSA_P384_SHA384), "a key in it is of another kind; want PKCS#8"),
             (section("PRIVATE KEY"), "a private key in it cannot be read; want PKCS#8"),

@@ -1,6 +1,10 @@
 //! The store of the bundled API server: which one, and `fairgate store` for the file of the embedded one.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    fs::{File, TryLockError},
+    path::Path,
+    sync::Arc,
+};
 
 use anyhow::Context;
 use apiserver_storage::{
@@ -71,6 +75,25 @@ pub(crate) fn open(
                 Err(error) => Err(Failure::Usage(error.into())),
             }
         }
+    }
+}
+
+/// Keeps every other server out of a data directory, whatever its store, for as long as it is held. A server with an
+/// embedded store holds this lock anyway.
+///
+/// # Errors
+/// Another one is there, or the file cannot be made.
+pub(crate) fn lock(data_dir: &Path) -> anyhow::Result<File> {
+    let path = data_dir.join("store.db.lock");
+    let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+    let file = file.with_context(|| format!("cannot use {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => anyhow::bail!(
+            "{} is in use by another process; stop that one, or give each server a directory of its own",
+            data_dir.display()
+        ),
+        Err(TryLockError::Error(error)) => Err(error).with_context(|| format!("cannot use {}", path.display())),
     }
 }
 

@@ -120,7 +120,7 @@ impl Workspaces {
     }
 
     /// A workspace whose cluster was deleted under it is no longer available: it does not get another one. Otherwise it is
-    /// ready and says where it is, whatever somebody has written over that.
+    /// ready and says where it is, whatever somebody has written over phase, conditions and URL.
     async fn watch_over(&self, key: &ObjectKey, workspace: &Value) -> Result<(), Status> {
         let noted = annotation(workspace, marks::WORKSPACE_CLUSTER);
         let Some(Ok(name)) = noted.filter(|n| *n == text(workspace, &["spec", "cluster"])).map(str::parse) else {
@@ -135,8 +135,10 @@ impl Workspaces {
             self.keep_url(key, workspace, path).await?;
         }
         let phase = if is_there { "Ready" } else { "Unavailable" };
-        let was_missed = condition::find(workspace, INITIALIZED).is_some_and(|c| text(c, &["reason"]) == DISAPPEARED);
-        if is_there != was_missed && text(workspace, &["status", "phase"]) == phase {
+        let says = |kind, field, wanted| condition::find(workspace, kind).is_some_and(|c| text(c, &[field]) == wanted);
+        let (field, wanted) = if is_there { ("status", "True") } else { ("reason", DISAPPEARED) };
+        let is_told = says(SCHEDULED, "status", "True") && says(INITIALIZED, field, wanted);
+        if is_told && text(workspace, &["status", "phase"]) == phase {
             return Ok(());
         }
         let trouble = Trouble {
@@ -147,6 +149,7 @@ impl Workspaces {
         let told = |old: Option<&Value>| {
             let mut new = old.cloned().unwrap_or_default();
             set_phase(&mut new, phase);
+            condition::set(&mut new, SCHEDULED, None);
             condition::set(&mut new, INITIALIZED, (!is_there).then_some(&trouble));
             Ok(new)
         };
@@ -155,11 +158,13 @@ impl Workspaces {
 
     /// Puts a URL right that leads elsewhere. Under which address is not looked at: servers on one store have several.
     async fn keep_url(&self, key: &ObjectKey, workspace: &Value, path: &str) -> Result<(), Status> {
-        let end = format!("/clusters/{path}");
-        if text(workspace, &["spec", "URL"]).ends_with(&end) {
+        let end = format!("clusters/{path}");
+        let behind_address =
+            text(workspace, &["spec", "URL"]).split_once("://").and_then(|(_, rest)| rest.split_once('/'));
+        if behind_address.is_some_and(|(_, rest)| rest == end) {
             return Ok(());
         }
-        let url = format!("{}{end}", self.options.external_url);
+        let url = format!("{}/{end}", self.options.external_url);
         let place = |old: Option<&Value>| {
             let mut new = old.cloned().unwrap_or_default();
             if let Some(spec) = object::map_mut(&mut new, "spec") {

@@ -268,24 +268,32 @@ async fn what_others_write_over_phase_and_url_is_put_right() {
     fixture.workspace(&root(), "team").await;
     let before = fixture.get(workspaces(), &root(), "team").await.unwrap();
     let key = ObjectKey::new(&root(), "", "team");
-    let written = |part: &'static str, field: &'static str, subresource: &'static str| {
+    let written = |part: &'static str, field: &'static str, subresource: &'static str, value: Value| {
         let change = move |old: Option<&Value>| {
             let mut new = old.unwrap().clone();
-            new[part][field] = json!("Initializing");
+            new[part][field] = value.clone();
             Ok(new)
         };
         let options = UpdateOptions { subresource, ..UpdateOptions::default() };
         let (registry, key) = (fixture.registry.clone(), key.clone());
         async move { registry.modify(workspaces(), &key, &options, change).await.unwrap() }
     };
-    written("status", "phase", "status").await;
-    written("spec", "URL", "").await;
-    loop {
-        let now = fixture.get(workspaces(), &root(), "team").await.unwrap();
-        if now["status"]["phase"] == "Ready" && now["spec"]["URL"] == before["spec"]["URL"] {
-            break;
+    let kinds = |workspace: &Value| -> Vec<(Value, Value)> {
+        let conditions = workspace["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.iter().map(|c| (c["type"].clone(), c["status"].clone())).collect()
+    };
+    for url in ["foo", "https://elsewhere/?/clusters/root:team"] {
+        written("status", "phase", "status", json!("Initializing")).await;
+        written("status", "conditions", "status", json!([])).await;
+        written("spec", "URL", "", json!(url)).await;
+        loop {
+            let now = fixture.get(workspaces(), &root(), "team").await.unwrap();
+            let is_ready = now["status"]["phase"] == "Ready" && kinds(&now) == kinds(&before);
+            if is_ready && now["spec"]["URL"] == before["spec"]["URL"] {
+                break;
+            }
+            fixture.pause().await;
         }
-        fixture.pause().await;
     }
     fixture.stop().await;
 }

@@ -63,6 +63,11 @@ fn prepare(new: &mut Value, old: Option<&Value>) {
         }
         object::set(new, "spec", json!({ "finalizers": finalizers }));
         object::set(new, "status", json!({ "phase": "Active" }));
+    } else if object::text(new, &["status", "phase"]).is_empty()
+        && let Some(status) = object::map_mut(new, "status")
+    {
+        // Upstream's default, whether it is being deleted or not.
+        status.insert("phase".into(), "Active".into());
     }
 }
 
@@ -110,7 +115,10 @@ mod tests {
         let old = json!({"metadata": {"name": "a"}});
         let mut ns = json!({"metadata": {"name": "a", "labels": {"x": "y", NAME_LABEL: "b"}}});
         prepare(&mut ns, Some(&old));
-        assert_eq!(ns, json!({"metadata": {"name": "a", "labels": {"x": "y", NAME_LABEL: "a"}}}));
+        assert_eq!(
+            ns,
+            json!({"metadata": {"name": "a", "labels": {"x": "y", NAME_LABEL: "a"}}, "status": {"phase": "Active"}})
+        );
     }
 
     #[test]

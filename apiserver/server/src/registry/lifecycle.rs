@@ -91,7 +91,9 @@ pub(crate) fn is_terminating(value: &Value) -> bool {
 pub(super) fn terminate(resource: &Resource, value: &mut Value, now: &str) {
     if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.insert("deletionTimestamp".into(), now.into());
-        metadata.insert("deletionGracePeriodSeconds".into(), 0.into());
+        if !is_namespace(resource) {
+            metadata.insert("deletionGracePeriodSeconds".into(), 0.into());
+        }
         if let (true, Some(generation)) = (resource.generation, metadata.get("generation").and_then(Value::as_i64)) {
             metadata.insert("generation".into(), (generation + 1).into());
         }

@@ -126,6 +126,10 @@ impl Options {
 
     fn endpoint(&self, server: &str, tls: Option<&ClientTlsConfig>) -> Result<Endpoint, SetupError> {
         let refuse = |reason: String| SetupError::Address { server: server.into(), reason };
+        if let Some((_, host)) = server.rsplit_once('@') {
+            let reason = "want no user and password in it: they are given apart from the address".into();
+            return Err(SetupError::Address { server: format!("...@{host}"), reason });
+        }
         let address = if server.contains("://") { server.to_owned() } else { format!("http://{server}") };
         let uri: http::Uri = address.parse().map_err(|e: http::uri::InvalidUri| refuse(e.to_string()))?;
         let secure = match uri.scheme_str() {
